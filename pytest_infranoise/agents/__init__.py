@@ -1,0 +1,3 @@
+"""Who solves the tasks."""
+
+from __future__ import annotations
