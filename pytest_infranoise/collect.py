@@ -1,0 +1,164 @@
+"""Task directories as pytest collectors, and trials as items.
+
+A task directory is a ``pytest.File``: pytest then neither descends into it nor imports a conftest from it, so
+tests that are meant for the container never run on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_infranoise.model import AgentChoice
+from pytest_infranoise.model import Record
+from pytest_infranoise.model import ResourceConfig
+from pytest_infranoise.model import Task
+from pytest_infranoise.model import TrialKey
+from pytest_infranoise.model import Verdict
+from pytest_infranoise.settings import Settings
+
+SETTINGS = pytest.StashKey[Settings]()
+SPEC = pytest.StashKey["TrialSpec"]()
+TASK_FILES = pytest.StashKey["list[TaskFile]"]()
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSpec:
+    """What one item stands for."""
+
+    key: TrialKey
+    task: Task
+    config: ResourceConfig
+    agent: AgentChoice
+
+
+class TrialFailed(Exception):
+    """The agent failed the task; the text is all that the reader needs."""
+
+
+class TaskDirectory(pytest.File):
+    """A task's directory; nothing in it but its task file is pytest's business."""
+
+    task: Task | Exception
+
+    def collect(self) -> Iterator[TaskFile]:
+        """Yield the one task file."""
+        file = self.task.file if isinstance(self.task, Task) else self.path / "task.yaml"
+        yield TaskFile.from_parent(self, path=file, task=self.task)
+
+
+class TaskFile(pytest.File):
+    """A task; its items are its trials."""
+
+    def __init__(self, *, task: Task | Exception, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.task = task
+
+    def collect(self) -> Iterator[TrialItem]:
+        """Yield one item for each agent, config and sample.
+
+        Raises:
+            CollectError: the task file has mistakes.
+        """
+        self.session.stash.setdefault(TASK_FILES, []).append(self)
+        if isinstance(self.task, Exception):
+            raise self.CollectError(str(self.task))
+        yield from self._items(self.task, self.config.stash[SETTINGS])
+
+    def _items(self, task: Task, settings: Settings) -> Iterator[TrialItem]:
+        shared: Any = None
+        for agent in settings.agents:
+            for config in settings.configs:
+                for sample in range(settings.samples):
+                    key = TrialKey(agent.name, agent.model or "", task.name, config.name, sample)
+                    name = f"{config.name}-{sample}"
+                    item: TrialItem = TrialItem.from_parent(
+                        self,
+                        name=name if len(settings.agents) == 1 else f"{agent.name}-{name}",
+                        callobj=check_verdict,
+                        fixtureinfo=shared,
+                    )
+                    # One for all: resolving fixtures anew for every trial doubles the time of collection.
+                    shared = item._fixtureinfo
+                    item.describe(TrialSpec(key, task, config, agent))
+                    yield item
+
+
+class TrialItem(pytest.Function):
+    """One trial. It runs in the setup phase, in a fixture; the call phase only looks at the verdict."""
+
+    def describe(self, spec: TrialSpec) -> None:
+        """Attach what the item stands for, and make it selectable by it."""
+        self.stash[SPEC] = spec
+        key = spec.key
+        self.add_marker(
+            pytest.mark.infranoise(task=key.task, config=key.config, sample=key.sample, agent=key.agent)
+        )
+        for tag in spec.task.tags:
+            self.add_marker(pytest.mark.infranoise_tag(name=tag))
+            self.extra_keyword_matches.add(tag)
+        if spec.task.unsupported:
+            self.add_marker(pytest.mark.skip(reason=spec.task.unsupported))
+        if self.config.pluginmanager.hasplugin("rerunfailures"):
+            # A rerun would turn a failed trial into a passed one.
+            self.add_marker(pytest.mark.flaky(reruns=0))
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Return what reports call this item."""
+        return self.path, 0, self.nodeid
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Return a trial's own words; a traceback only for what is a bug."""
+        if isinstance(excinfo.value, TrialFailed):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
+
+
+def check_verdict(infranoise_trial: Record) -> None:
+    """Let the item pass when its trial did.
+
+    Raises:
+        TrialFailed: the agent failed the task.
+    """
+    record = infranoise_trial
+    if record.verdict is not Verdict.PASS:
+        raise TrialFailed(f"{record.reason}: {record.summary}")
+
+
+def is_trial(item: pytest.Item) -> bool:
+    """Whether an item is one of ours."""
+    return SPEC in item.stash
+
+
+def trial_specs(items: Sequence[pytest.Item]) -> dict[str, TrialSpec]:
+    """Return the trials among the items by node id, in order."""
+    return {item.nodeid: item.stash[SPEC] for item in items if is_trial(item)}
+
+
+def shuffle(items: list[pytest.Item], seed: int) -> None:
+    """Put the trials among the items in the order to run them in; other items keep their places."""
+    from pytest_infranoise.schedule import shuffled
+
+    places = [index for index, item in enumerate(items) if is_trial(item)]
+    trials = [items[index] for index in places]
+    order = shuffled([trial.stash[SPEC].key for trial in trials], seed)
+    for place, chosen in zip(places, order, strict=True):
+        items[place] = trials[chosen]
+
+
+def collect_directory(path: Path, parent: pytest.Collector) -> TaskDirectory | None:
+    """Return the collector of a task directory; None for any other directory."""
+    try:
+        task = parent.config.hook.pytest_infranoise_load_task(path=path)
+    except Exception as error:
+        task = error
+    if task is None:
+        return None
+    directory: TaskDirectory = TaskDirectory.from_parent(parent, path=path)
+    directory.task = task
+    return directory

@@ -1,0 +1,261 @@
+"""The session's controller: what was planned, what was recorded, and what the exit status says about it.
+
+It lives in the process that the user started: the only one without xdist, the controller with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
+
+import pytest
+
+from pytest_infranoise.journal import Journal
+from pytest_infranoise.journal import Run
+from pytest_infranoise.journal import new_run_id
+from pytest_infranoise.journal import read_journal
+from pytest_infranoise.journal import read_run
+from pytest_infranoise.journal import write_meta
+from pytest_infranoise.model import Cause
+from pytest_infranoise.model import Record
+from pytest_infranoise.model import Verdict
+from pytest_infranoise.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_infranoise.gates import GateResult
+    from pytest_infranoise.host import Owner
+    from pytest_infranoise.plan import Plan
+    from pytest_infranoise.plan import PlannedTrial
+    from pytest_infranoise.sandboxes.protocol import Backend
+
+GATE_FAILED = 20
+WORKER_LABEL = "infranoise.worker"
+
+
+class Controller:
+    """One session, from the plan to the exit status.
+
+    ``accept`` and ``begin`` are called once everything is collected, ``finish`` when nothing runs any more. A
+    session in which no task was collected never gets a plan, and then nothing here does anything.
+    """
+
+    def __init__(self, settings: Settings, root: Path, workers: int) -> None:
+        self.settings = settings
+        self.run = new_run_id(datetime.now(UTC))
+        self.run_dir = settings.runs_dir / self.run
+        self.others_failed = False
+        self.lines: list[str] = []
+        self._root = root
+        self._workers = workers
+        self._plan: Plan | None = None
+        self._trials: dict[str, PlannedTrial] = {}
+        self._meta: dict[str, Any] = {}
+        self._backend: Backend | None = None
+        self._owner: Owner | None = None
+        self._render: Callable[[int], list[str]] = lambda width: []
+
+    def accept(self, plan: Plan) -> None:
+        """Take a plan; under xdist the first worker's, which all others have too.
+
+        Raises:
+            pytest.UsageError: it has mistakes of the user's.
+        """
+        if plan.problems:
+            self._drop_empty_run_dir()
+            raise pytest.UsageError("\n".join(plan.problems))
+        self._plan = self._plan or plan
+        self._trials = {trial.nodeid: trial for trial in self._plan.trials}
+
+    def begin(self, say: Callable[[str], None]) -> None:
+        """Check everything and get everything ready, so that the first trial can start.
+
+        Raises:
+            pytest.UsageError: the user has to change something first.
+        """
+        if self._plan is not None and self._plan.trials and self._backend is None:
+            self._open(self._plan, say)
+
+    def _open(self, plan: Plan, say: Callable[[str], None]) -> None:
+        import platform
+
+        from pytest_infranoise import prepare
+        from pytest_infranoise.host import Ledger
+        from pytest_infranoise.sandboxes.docker import DockerBackend
+
+        self._make_run_dir()
+        self._backend = DockerBackend(self.run)
+        try:
+            prepared = prepare.prepare(plan, self._backend, say)
+        except prepare.PreparationError as error:
+            raise pytest.UsageError(str(error)) from None
+        ledger = Ledger(prepared.engine.id)
+        self._owner = ledger.register(self.run, "controller")
+        prepare.sweep_dead_runs(self._backend, ledger, platform.node(), say)
+        prepared.write(self.run_dir)
+        line = prepare.enforcement(prepared.engine, prepared.capacity)
+        self._meta = {
+            **self._plan_meta(plan),
+            "engine": asdict(prepared.engine),
+            "capacity": asdict(prepared.capacity),
+            "enforcement": line,
+            **prepare.provenance(self._root),
+        }
+        write_meta(self.run_dir, self._meta)
+        say(f"infranoise: {len(plan.trials)} trials of {len(plan.tasks)} tasks, run {self.run}")
+
+    def _make_run_dir(self) -> None:
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise pytest.UsageError(
+                f"--infranoise-run-dir: cannot make {self.run_dir} ({error.strerror}); give a directory that "
+                "can be written to"
+            ) from None
+
+    def _plan_meta(self, plan: Plan) -> dict[str, Any]:
+        settings = self.settings
+        return {
+            "run": self.run,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "finished": None,
+            "planned": [list(trial.key.to_json().values()) for trial in plan.trials],
+            "tasks": {"collected": list(plan.collected), "skipped": dict(plan.skipped), "broken": plan.broken},
+            "configs": [asdict(config) for config in settings.configs],
+            "baseline": settings.configs[0].name,
+            "agents": [{"name": agent.name, "model": agent.model or ""} for agent in settings.agents],
+            "samples": settings.samples,
+            "seed": settings.seed,
+            "order": "shuffled inside rounds; all configs of a task close together",
+            "gates": list(settings.gates),
+            "pass_threshold": settings.pass_threshold,
+            "workers": self._workers,
+            "policy": {"retries": 0, "oom_child": "infra"},
+            "cut_short": settings.outcome_selection and f"{settings.outcome_selection} picked trials by outcome",
+        }
+
+    def saw_report(self, report: Any) -> None:
+        """Notice failures that have nothing to do with us: they decide the exit status first."""
+        if report.failed and report.nodeid not in self._trials:
+            self.others_failed = True
+
+    def worker_died(self, worker: str) -> None:
+        """Remove what a dead worker left on the engine."""
+        if self._backend is not None:
+            self._backend.remove_labelled({"infranoise.run": self.run, WORKER_LABEL: worker})
+
+    def trial_crashed(self, nodeid: str, worker: str) -> Record | None:
+        """Return the record of the trial that a dead worker had; None when it was none of ours.
+
+        The worker may have finished it and died before anybody heard; then its journal has the record, and that
+        one counts.
+        """
+        trial = self._trials.get(nodeid)
+        if trial is None:
+            return None
+        finished, started = read_journal(self.run_dir, worker)
+        for record in finished:
+            if record.key == trial.key:
+                return record
+        began = any(entry.key == trial.key for entry in started)
+        record = Record(
+            run=self.run,
+            key=trial.key,
+            attempt=0,
+            task_hash="",
+            verdict=Verdict.INFRA_ERROR,
+            cause=Cause.HARNESS_CRASH,
+            rule="0 worker died",
+            summary=f"worker {worker} died " + ("while it ran the trial" if began else "before the trial began"),
+            worker="controller",
+            started=datetime.now(UTC).timestamp(),
+        )
+        Journal(self.run_dir, "controller").finished(record)
+        return record
+
+    def finish(self, status: int, stopped_early: str | None) -> int:
+        """Leave nothing on the engine, sum up, and return the exit status."""
+        if self._backend is None:
+            self._drop_empty_run_dir()
+            return status
+        if not self._meta:  # preparation failed: there is no run to speak of
+            self._close()
+            self._drop_empty_run_dir()
+            return status
+        self._backend.remove_labelled({"infranoise.run": self.run})
+        self._close()
+        self._meta["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+        self._meta["cut_short"] = stopped_early or self._meta["cut_short"]
+        write_meta(self.run_dir, self._meta)
+        return self._sum_up(status, read_run(self.run_dir))
+
+    def _sum_up(self, status: int, run: Run) -> int:
+        from pytest_infranoise.analysis import analyse
+        from pytest_infranoise.gates import evaluate
+        from pytest_infranoise.gates import parse_gate
+        from pytest_infranoise.reports.terminal import render
+        from pytest_infranoise.reports.terminal import render_gates
+
+        analysis = analyse(run)
+        gates = (
+            ()
+            if run.meta["cut_short"]
+            else tuple(evaluate(parse_gate(text), analysis) for text in self.settings.gates)
+        )
+        not_evaluated = bool(self.settings.gates) and not gates
+        self._render = lambda width: [
+            *render(analysis, width),
+            *(["gates not evaluated: a run that was cut short has no rates to judge"] if not_evaluated else []),
+            *render_gates(gates, width),
+        ]
+        return exit_status(
+            status,
+            others_failed=self.others_failed,
+            missing=len(run.missing),
+            gates=gates,
+            not_evaluated=not_evaluated,
+            bad_trials=sum(record.verdict is not Verdict.PASS for record in run.records),
+        )
+
+    def summary(self, width: int) -> list[str]:
+        """Return the lines to print at the end; none when there was nothing to measure."""
+        return self._render(width)
+
+    def _drop_empty_run_dir(self) -> None:
+        for file in self.run_dir.glob("plan-*"):
+            file.unlink()
+        with contextlib.suppress(OSError):
+            self.run_dir.rmdir()
+
+    def _close(self) -> None:
+        if self._owner is not None:
+            self._owner.close()
+        if self._backend is not None:
+            self._backend.close()
+
+
+def exit_status(
+    status: int,
+    *,
+    others_failed: bool,
+    missing: int,
+    gates: Sequence[GateResult],
+    not_evaluated: bool,
+    bad_trials: int,
+) -> int:
+    """Return the session's exit status; the first line of the table in the README that applies."""
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return status
+    if others_failed:
+        return pytest.ExitCode.TESTS_FAILED
+    if missing or not all(gate.holds for gate in gates) or not_evaluated:
+        return GATE_FAILED
+    if gates:
+        return pytest.ExitCode.OK
+    return pytest.ExitCode.TESTS_FAILED if bad_trials else pytest.ExitCode.OK

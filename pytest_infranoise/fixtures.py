@@ -1,0 +1,175 @@
+"""The fixtures in which trials run, and what the process that runs them holds on to."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
+
+import pytest
+
+from pytest_infranoise.collect import SETTINGS
+from pytest_infranoise.collect import SPEC
+from pytest_infranoise.collect import TrialSpec
+from pytest_infranoise.model import Record
+from pytest_infranoise.model import Task
+from pytest_infranoise.model import Trial
+from pytest_infranoise.model import Verdict
+from pytest_infranoise.outcomes import RECORD
+from pytest_infranoise.outcomes import ConfigErrorReport
+from pytest_infranoise.outcomes import InfraError
+from pytest_infranoise.outcomes import add_properties
+
+if TYPE_CHECKING:
+    from pytest_infranoise.agents.protocol import Agent
+    from pytest_infranoise.host import Owner
+    from pytest_infranoise.prepare import Prepared
+    from pytest_infranoise.sandboxes.protocol import Backend
+
+PROCESS = pytest.StashKey["TrialProcess"]()
+# How long an engine that went away may take to come back before the run is stopped.
+_ENGINE_GRACE = 30.0
+
+
+@dataclass
+class TrialProcess:
+    """A process that runs trials: this session's part of the run directory, the ledger and the engine."""
+
+    run: str
+    run_dir: Path
+    name: str  # "main", or the xdist worker's
+    _backend: Backend | None = field(default=None, init=False)
+    _owner: Owner | None = field(default=None, init=False)
+    _prepared: Prepared | None = field(default=None, init=False)
+
+    @property
+    def prepared(self) -> Prepared:
+        """What the controller found out before the first trial."""
+        from pytest_infranoise.prepare import Prepared
+
+        if self._prepared is None:
+            self._prepared = Prepared.read(self.run_dir)
+        return self._prepared
+
+    @property
+    def backend(self) -> Backend:
+        """The engine, connected at the first trial."""
+        from pytest_infranoise.sandboxes.docker import DockerBackend
+
+        if self._backend is None:
+            self._backend = DockerBackend(self.run)
+        return self._backend
+
+    def admit(self, trial: Trial) -> AbstractContextManager[Mapping[str, Any]]:
+        """Reserve a trial's floor on this engine for as long as the context lasts."""
+        from pytest_infranoise.host import Ledger
+
+        if self._owner is None:
+            self._owner = Ledger(self.prepared.engine.id).register(self.run, self.name)
+        return self._owner.reserve(trial.allocation, self.prepared.capacity)
+
+    def stopped(self, task: Task) -> str | None:
+        """Return why no trial of this task may start any more; None when it may."""
+        for mark in (self.run_dir / "stopped", self._quarantine(task)):
+            with contextlib.suppress(FileNotFoundError):
+                return mark.read_text("utf-8")
+        return None
+
+    def stop(self, reason: str) -> None:
+        """Let no trial start any more, in any process of the run."""
+        (self.run_dir / "stopped").write_text(reason, "utf-8")
+
+    def quarantine(self, task: Task, reason: str) -> bool:
+        """Let no further trial of a task start; False when that had been done already."""
+        mark = self._quarantine(task)
+        mark.parent.mkdir(exist_ok=True)
+        try:
+            with mark.open("x", encoding="utf-8") as file:
+                file.write(reason)
+        except FileExistsError:
+            return False
+        return True
+
+    def _quarantine(self, task: Task) -> Path:
+        return self.run_dir / "quarantine" / task.name
+
+    def close(self) -> None:
+        """Let go of the engine and the ledger."""
+        if self._owner is not None:
+            self._owner.close()
+        if self._backend is not None:
+            self._backend.close()
+
+
+@pytest.fixture(scope="session")
+def infranoise_backend(request: pytest.FixtureRequest) -> Backend:
+    """The engine that trials run on."""
+    return request.config.stash[PROCESS].backend
+
+
+@pytest.fixture
+def infranoise_agent(request: pytest.FixtureRequest) -> Agent:
+    """The agent of this trial."""
+    from pytest_infranoise.agents.protocol import AgentContext
+
+    spec: TrialSpec = request.node.stash[SPEC]
+    context = AgentContext(spec.agent, spec.task, spec.key, request.config.stash[SETTINGS].seed)
+    agent: Agent = request.config.hook.pytest_infranoise_make_agent(context=context)
+    return agent
+
+
+@pytest.fixture
+def infranoise_trial(
+    request: pytest.FixtureRequest, infranoise_backend: Backend, infranoise_agent: Agent
+) -> Record:
+    """The record of this trial, which is run here, in the setup phase."""
+    spec: TrialSpec = request.node.stash[SPEC]
+    process = request.config.stash[PROCESS]
+    reason = process.stopped(spec.task)
+    if reason is not None:
+        pytest.skip(f"not run: {reason}")
+    record = _run(request.config, process, spec, infranoise_backend, infranoise_agent)
+    request.node.stash[RECORD] = record
+    add_properties(request.node, record)
+    if record.verdict is Verdict.INFRA_ERROR:
+        raise InfraError(record)
+    return record
+
+
+def _run(config: pytest.Config, process: TrialProcess, spec: TrialSpec, backend: Backend, agent: Agent) -> Record:
+    from pytest_infranoise.journal import Journal
+    from pytest_infranoise.resource_configs import allocate
+    from pytest_infranoise.sandboxes.protocol import EnforcementError
+    from pytest_infranoise.trials.runner import TrialConfigError
+    from pytest_infranoise.trials.runner import TrialContext
+    from pytest_infranoise.trials.runner import run_trial
+
+    trial = Trial(spec.key, spec.task, spec.config, allocate(spec.task, spec.config), spec.agent)
+    context = TrialContext(
+        run=process.run,
+        run_dir=process.run_dir,
+        worker=process.name,
+        host=platform.node(),
+        backend=backend,
+        journal=Journal(process.run_dir, process.name),
+        pass_threshold=config.stash[SETTINGS].pass_threshold,
+        image=process.prepared.image,
+        admit=process.admit,
+    )
+    try:
+        record = run_trial(trial, agent, context)
+    except TrialConfigError as error:
+        process.quarantine(spec.task, f"CONFIG-ERROR in task {spec.task.name!r}: {error}")
+        raise ConfigErrorReport(f"{spec.task.file}: {error}") from None
+    except EnforcementError as error:
+        process.stop(f"the engine does not enforce the limits it was given: {error}")
+        raise ConfigErrorReport(f"run stopped: the engine does not enforce limits: {error}") from None
+    if record.cause == "daemon-lost" and not backend.ready(_ENGINE_GRACE):
+        process.stop(f"the engine is gone and did not come back within {_ENGINE_GRACE:.0f} s")
+    return record

@@ -1,0 +1,84 @@
+"""How a trial's verdict shows in pytest: reports, letters, JUnit properties."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pytest_infranoise.model import Record
+from pytest_infranoise.model import Verdict
+
+RECORD = pytest.StashKey[Record]()
+CATEGORY = "infra-error"
+
+
+class InfraError(Exception):
+    """The trial is an infra-error; raised in the setup phase, so that other tools see an error, not a failure."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(infra_error_text(record))
+
+
+class ConfigErrorReport(Exception):
+    """The user's mistake, found only while running: no verdict, but an error of its own kind."""
+
+
+def infra_error_text(record: Record) -> str:
+    """Return an infra-error in one line."""
+    return f"{record.cause}: {record.summary}"
+
+
+def add_properties(item: pytest.Item, record: Record) -> None:
+    """Attach the properties that end up in JUnit files."""
+    key = record.key
+    properties = {
+        "task": key.task,
+        "agent": key.agent,
+        "config": key.config,
+        "sample": str(key.sample),
+        "verdict": record.verdict.value,
+    }
+    if record.cause is not None:
+        properties["cause"] = record.cause.value
+    if record.reason is not None:
+        properties["reason"] = record.reason.value
+    item.user_properties.extend(properties.items())
+
+
+def annotate(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """Put the record on the one report that tells the trial's outcome, and its own words in place of tracebacks.
+
+    As one JSON string: whatever travels between xdist's processes must survive execnet, which refuses enums,
+    dates and lone surrogates and takes the whole session down with them.
+    """
+    error = call.excinfo.value if call.excinfo is not None else None
+    if isinstance(error, InfraError | ConfigErrorReport):
+        report.longrepr = str(error)
+    if isinstance(error, ConfigErrorReport):
+        report.infranoise_config_error = True  # type: ignore[attr-defined]
+    record = item.stash.get(RECORD, None)
+    if record is not None and report.when == ("setup" if record.verdict is Verdict.INFRA_ERROR else "call"):
+        attach(report, record)
+
+
+def attach(report: pytest.TestReport, record: Record) -> None:
+    """Put a record on a report."""
+    report.infranoise = json.dumps(record.to_json())  # type: ignore[attr-defined]
+
+
+def attached(report: Any) -> Record | None:
+    """Return the record on a report, in whatever process it was put there."""
+    text = getattr(report, "infranoise", None)
+    return None if text is None else Record.from_json(json.loads(text))
+
+
+def report_status(report: Any) -> tuple[str, str, Any] | None:
+    """Return category, letter and word of a report of ours that pytest would name otherwise."""
+    if getattr(report, "infranoise_config_error", False):
+        return "error", "E", ("CONFIG-ERROR", {"red": True})
+    text = getattr(report, "infranoise", None)
+    if text is not None and report.failed and json.loads(text)["verdict"] == Verdict.INFRA_ERROR:
+        return CATEGORY, "I", ("INFRA-ERROR", {"purple": True})
+    return None

@@ -1,0 +1,181 @@
+"""What a session is going to run, and what is wrong with it before anything starts.
+
+Under xdist only workers collect, and an error raised in a worker reaches nobody; so the process that collects
+writes the plan down, and the controller reads it and speaks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import asdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_infranoise.collect import SETTINGS
+from pytest_infranoise.collect import TASK_FILES
+from pytest_infranoise.collect import TrialSpec
+from pytest_infranoise.collect import trial_specs
+from pytest_infranoise.model import Allocation
+from pytest_infranoise.model import Task
+from pytest_infranoise.model import TrialKey
+from pytest_infranoise.resource_configs import allocate
+from pytest_infranoise.settings import Settings
+from pytest_infranoise.settings import agents_help
+from pytest_infranoise.settings_file import find_toml
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTrial:
+    """One trial, as far as the controller needs to know it."""
+
+    nodeid: str
+    key: TrialKey
+    file: str
+    allocation: Allocation
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """One task, as far as its image has to be there before the first trial."""
+
+    name: str
+    file: str
+    image: str | None
+    build: str | None
+    pull: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All trials of a session and their tasks.
+
+    ``problems`` are the user's mistakes, one line each: with any, nothing may start. ``broken`` counts task
+    files that could not be loaded. ``collected`` names every task that was found, deselected ones included.
+    """
+
+    trials: tuple[PlannedTrial, ...]
+    tasks: tuple[PlannedTask, ...]
+    collected: tuple[str, ...]
+    skipped: Mapping[str, str]
+    broken: int
+    problems: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        """Whether the session has anything to do with us."""
+        return bool(self.trials or self.collected or self.broken or self.problems)
+
+    def write(self, path: Path) -> None:
+        """Write the plan as JSON, all at once."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(self)), "ascii")
+        partial.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """Read what ``write`` wrote."""
+        data = json.loads(path.read_text("ascii"))
+        return cls(
+            trials=tuple(_trial(entry) for entry in data["trials"]),
+            tasks=tuple(PlannedTask(**entry) for entry in data["tasks"]),
+            collected=tuple(data["collected"]),
+            skipped=data["skipped"],
+            broken=data["broken"],
+            problems=tuple(data["problems"]),
+        )
+
+
+def _trial(entry: Mapping[str, Any]) -> PlannedTrial:
+    return PlannedTrial(
+        entry["nodeid"], TrialKey.from_json(entry["key"]), entry["file"], Allocation(**entry["allocation"])
+    )
+
+
+def make_plan(session: pytest.Session) -> Plan:
+    """Return the plan of what was collected and selected."""
+    settings = session.config.stash[SETTINGS]
+    files = session.stash.get(TASK_FILES, [])
+    loaded = [file.task for file in files if isinstance(file.task, Task)]
+    specs = trial_specs(session.items)
+    problems = []
+    if files:
+        problems += [*settings.toml_errors, *_duplicates(loaded), *_settings_problems(settings, loaded)]
+    trials = []
+    for nodeid, spec in specs.items():
+        if spec.task.unsupported is None:
+            try:
+                allocation = allocate(spec.task, spec.config)
+            except ValueError as error:
+                problems.append(str(error))
+                continue
+            trials.append(PlannedTrial(nodeid, spec.key, str(spec.task.file), allocation))
+    problems += _agent_problems(session.config, settings, list(specs.values()))
+    return Plan(
+        trials=tuple(trials),
+        tasks=_tasks(list(specs.values())),
+        collected=tuple(sorted({task.name for task in loaded})),
+        skipped={task.name: task.unsupported for task in loaded if task.unsupported},
+        broken=len(files) - len(loaded),
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def _tasks(specs: Sequence[TrialSpec]) -> tuple[PlannedTask, ...]:
+    tasks = {spec.task.name: spec.task for spec in specs if spec.task.unsupported is None}
+    return tuple(
+        PlannedTask(task.name, str(task.file), task.image, str(task.build) if task.build else None, task.pull)
+        for task in tasks.values()
+    )
+
+
+def _duplicates(tasks: Sequence[Task]) -> list[str]:
+    first: dict[str, Task] = {}
+    problems = []
+    for task in tasks:
+        other = first.setdefault(task.name, task)
+        if other.file != task.file:
+            problems.append(
+                f"{task.file}: name: {task.name!r} is also the name of {other.file}; rename one of them"
+            )
+    return problems
+
+
+def _settings_problems(settings: Settings, tasks: Sequence[Task]) -> list[str]:
+    if settings.toml_errors:
+        return []
+    problems = []
+    for task in tasks:
+        nearest = find_toml(task.root.resolve())
+        if nearest is not None and nearest != settings.toml:
+            problems.append(
+                f"{nearest}: applies to task {task.name!r} but not to the paths given to pytest; "
+                f"give {nearest.parent} as the path instead"
+            )
+    if not settings.agents and not problems:
+        problems.append(
+            f"no agent chosen; give --infranoise-agent, or `agent` in infranoise.toml; {agents_help(settings)}"
+        )
+    return problems
+
+
+def _agent_problems(config: pytest.Config, settings: Settings, specs: Sequence[TrialSpec]) -> list[str]:
+    from pytest_infranoise.agents.protocol import AgentContext
+
+    first = {(spec.agent.name, spec.task.name): spec for spec in reversed(specs) if spec.task.unsupported is None}
+    problems = []
+    for spec in reversed(first.values()):
+        context = AgentContext(spec.agent, spec.task, spec.key, settings.seed)
+        try:
+            agent = config.hook.pytest_infranoise_make_agent(context=context)
+        except ValueError as error:
+            where = "" if str(spec.task.file) in str(error) else f"{spec.task.file}: agent {spec.agent.name!r}: "
+            problems.append(f"{where}{error}")
+            continue
+        if agent is None:
+            problems.append(f"unknown agent {spec.agent.name!r}; {agents_help(settings)}")
+    return problems

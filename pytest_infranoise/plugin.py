@@ -1,0 +1,104 @@
+"""The hooks of every process, and no logic; those of the controller alone are in ``session``.
+
+Autoloaded in every pytest run on earth, so what is imported here loads nothing but the standard library and
+pytest; everything heavier is imported once there are trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
+
+import pytest
+
+from pytest_infranoise import collect
+from pytest_infranoise import hookspecs
+from pytest_infranoise import outcomes
+from pytest_infranoise import session as sessions
+from pytest_infranoise.collect import SETTINGS
+from pytest_infranoise.fixtures import infranoise_agent  # noqa: F401  (a fixture is found where pytest looks)
+from pytest_infranoise.fixtures import infranoise_backend  # noqa: F401
+from pytest_infranoise.fixtures import infranoise_trial  # noqa: F401
+from pytest_infranoise.settings import add_options
+
+if TYPE_CHECKING:
+    from pytest_infranoise.agents.protocol import Agent
+    from pytest_infranoise.agents.protocol import AgentContext
+    from pytest_infranoise.model import Task
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare options and ini values."""
+    add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hooks that others can implement."""
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the settings; the controller is made here, a worker is told by it who it is."""
+    config.addinivalue_line("markers", "infranoise(task, config, sample, agent): what a trial is of; set by us")
+    config.addinivalue_line("markers", "infranoise_tag(name): a tag of the trial's task; set by us")
+    sessions.configure(config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Let go of everything."""
+    sessions.unconfigure(config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_infranoise_load_task(path: Path) -> Task | None:
+    """Load our own format."""
+    if not (path / "task.yaml").is_file():
+        return None
+    from pytest_infranoise.tasks import native
+
+    return native.load(path)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_infranoise_make_agent(context: AgentContext) -> Agent | None:
+    """Make the built-in agents."""
+    from pytest_infranoise.agents import builtin
+
+    return builtin.make_builtin(context) if context.choice.kind in builtin.KINDS else None
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Take over the directories of tasks."""
+    return collect.collect_directory(path, parent)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffle trials; first of all, so that what selects and sorts by outcome has the last word."""
+    if not config.option.collectonly:
+        collect.shuffle(items, config.stash[SETTINGS].seed)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Plan the trials; before xdist tells its controller that the collection is over, which reads the plan."""
+    sessions.collected(session)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Put the record on the report."""
+    report = yield
+    if collect.is_trial(item):
+        outcomes.annotate(item, call, report)
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(report: Any) -> tuple[str, str, Any] | None:
+    """Name infra-errors and config-errors as what they are."""
+    return outcomes.report_status(report)

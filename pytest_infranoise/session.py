@@ -1,0 +1,209 @@
+"""Where pytest's session meets the controller and the processes that run trials.
+
+Without xdist one process is both. With xdist the controller's process collects and runs nothing itself: workers
+collect, write their plan into the run directory, and wait until the controller has looked at it.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_infranoise import outcomes
+from pytest_infranoise.collect import SETTINGS
+from pytest_infranoise.collect import TASK_FILES
+from pytest_infranoise.controller import Controller
+from pytest_infranoise.fixtures import PROCESS
+from pytest_infranoise.fixtures import TrialProcess
+from pytest_infranoise.model import Verdict
+from pytest_infranoise.settings import read_settings
+
+_CONTROLLER = "infranoise-controller"
+_UNDO_SIGTERM = pytest.StashKey[Callable[[], None]]()
+_SHOWN_ERRORS = 30
+
+
+def configure(config: pytest.Config) -> None:
+    """Set up this process's part: a worker is told by the controller which run it is part of.
+
+    Raises:
+        pytest.UsageError: an option is wrong.
+    """
+    told = getattr(config, "workerinput", {}).get("infranoise")
+    if told:
+        config.stash[SETTINGS] = read_settings(config, seed=told["seed"])
+        config.stash[PROCESS] = TrialProcess(told["run"], Path(told["run_dir"]), told["name"])
+        return
+    config.stash[SETTINGS] = settings = read_settings(config)
+    controller = Controller(settings, config.rootpath, workers=config.getoption("numprocesses", None) or 0)
+    config.stash[PROCESS] = TrialProcess(controller.run, controller.run_dir, "main")
+    config.pluginmanager.register(ControllerPlugin(config, controller), _CONTROLLER)
+
+
+def unconfigure(config: pytest.Config) -> None:
+    """Let go of engine, ledger and signal handler."""
+    if PROCESS in config.stash:
+        config.stash[PROCESS].close()
+    if _UNDO_SIGTERM in config.stash:
+        config.stash[_UNDO_SIGTERM]()
+
+
+def collected(session: pytest.Session) -> None:
+    """Plan what was collected; a worker writes its plan down for the controller.
+
+    Raises:
+        pytest.UsageError: the user's mistakes (without xdist).
+    """
+    if TASK_FILES not in session.stash:
+        return
+    from pytest_infranoise.plan import make_plan
+
+    config = session.config
+    plan = make_plan(session)
+    if plan.trials and not config.option.collectonly:
+        _end_on_sigterm(config)
+    controller: ControllerPlugin | None = config.pluginmanager.getplugin(_CONTROLLER)
+    if controller is not None:
+        controller.controller.accept(plan)
+    else:
+        process = config.stash[PROCESS]
+        plan.write(_plan_file(process.run_dir, process.name))
+
+
+def _plan_file(run_dir: Path, worker: str) -> Path:
+    return run_dir / f"plan-{worker}.json"
+
+
+def _end_on_sigterm(config: pytest.Config) -> None:
+    """Let SIGTERM end the session as Ctrl-C does, so that containers are removed and finished trials counted."""
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt("SIGTERM")
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not the main thread: whoever runs pytest there has its own ideas
+        return
+
+    def undo() -> None:
+        signal.signal(signal.SIGTERM, before)
+
+    config.stash[_UNDO_SIGTERM] = undo
+
+
+class ControllerPlugin:
+    """The hooks of the process that the user started."""
+
+    def __init__(self, config: pytest.Config, controller: Controller) -> None:
+        self.config = config
+        self.controller = controller
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker which run it is part of."""
+        node.workerinput["infranoise"] = {
+            "run": self.controller.run,
+            "run_dir": str(self.controller.run_dir),
+            "seed": self.controller.settings.seed,
+            "name": node.gateway.id,
+        }
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any) -> None:
+        """Look at a worker's plan before any worker gets something to do; the first one begins the run.
+
+        Raises:
+            pytest.UsageError: the user's mistakes.
+            Session.Interrupted: something could not be collected: as without xdist, nothing runs then.
+        """
+        file = _plan_file(self.controller.run_dir, node.gateway.id)
+        if not file.exists():
+            return
+        from pytest_infranoise.plan import Plan
+
+        plan = Plan.read(file)
+        file.unlink()
+        self.controller.accept(plan)
+        session: Any = self.config.pluginmanager.getplugin("session")
+        errors = session.testsfailed
+        if errors and not self.config.option.continue_on_collection_errors:
+            raise session.Interrupted(f"{errors} error{'s' if errors != 1 else ''} during collection")
+        if _UNDO_SIGTERM not in self.config.stash:
+            _end_on_sigterm(self.config)
+        self.controller.begin(self._say)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Begin the run when this process collected and runs the trials itself.
+
+        Raises:
+            pytest.UsageError: the user has to change something first.
+        """
+        broken = session.testsfailed and not self.config.option.continue_on_collection_errors
+        if not broken and not self.config.option.collectonly:
+            self.controller.begin(self._say)
+
+    def _say(self, line: str) -> None:
+        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
+        if reporter is not None and self.config.option.verbose >= 0:
+            reporter.ensure_newline()
+            reporter.write_line(line)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Notice what the exit status depends on."""
+        self.controller.saw_report(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Notice what the exit status depends on."""
+        self.controller.saw_report(report)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object | None) -> None:
+        """Clean up after a worker that died."""
+        if error:
+            self.controller.worker_died(node.gateway.id)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
+        """Find or write the record of the trial that died with its worker, and report that instead."""
+        record = self.controller.trial_crashed(crashitem, report.node.gateway.id)
+        if record is None:
+            return
+        outcomes.attach(report, record)
+        report.when = "setup" if record.verdict is Verdict.INFRA_ERROR else "call"
+        report.longrepr = f"{record.cause or record.reason}: {record.summary}"
+        if record.verdict is Verdict.PASS:
+            report.outcome, report.longrepr = "passed", None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Sum up once xdist's workers are gone, and set the exit status."""
+        session.exitstatus = self.controller.finish(int(session.exitstatus), self._stopped_early(session))
+
+    def _stopped_early(self, session: pytest.Session) -> str | None:
+        xdist: Any = self.config.pluginmanager.getplugin("dsession")
+        reason = session.shouldfail or session.shouldstop or getattr(xdist, "shouldstop", None)
+        if reason:
+            return str(reason)
+        return "the session was interrupted" if session.exitstatus == pytest.ExitCode.INTERRUPTED else None
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print infra-errors and the summary."""
+        width = self.config.get_terminal_writer().fullwidth
+        lines = self.controller.summary(width - 1)
+        if not lines:
+            return
+        errors = terminalreporter.getreports(outcomes.CATEGORY)
+        if errors:
+            terminalreporter.write_sep("=", "INFRA-ERRORS")
+            for report in errors[:_SHOWN_ERRORS]:
+                terminalreporter.write_line(f"{report.nodeid}  {report.longrepr}")
+            if len(errors) > _SHOWN_ERRORS:
+                terminalreporter.write_line(f"... and {len(errors) - _SHOWN_ERRORS} more, all in the run's records")
+        terminalreporter.write_sep("=", "infranoise")
+        for line in lines:
+            terminalreporter.write_line(line)

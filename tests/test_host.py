@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_infranoise.host import Capacity
+from pytest_infranoise.host import Ledger
+from pytest_infranoise.host import capacity
+from pytest_infranoise.model import Allocation
+from pytest_infranoise.sandboxes.protocol import EngineInfo
+
+MIB = 1024**2
+LIMIT = Capacity(cpus=2, memory=1000 * MIB)
+
+# Takes floors from the ledger again and again and writes down when it held them.
+TAKER = """
+import json, sys, time
+from pathlib import Path
+from pytest_infranoise.host import Capacity, Ledger
+from pytest_infranoise.model import Allocation
+state, name, rounds, memory = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+owner = Ledger("engine", state).register("run-" + name, "main")
+for _ in range(rounds):
+    with owner.reserve(Allocation(0.5, None, memory, None), Capacity(2, 1000 * 1024**2)):
+        begin = time.monotonic()
+        time.sleep(0.02)
+        print(json.dumps([begin, time.monotonic(), memory]), flush=True)
+"""
+
+
+def allocation(memory: int, cpus: float = 0.5, ceiling: int | None = None) -> Allocation:
+    return Allocation(cpus, None, memory * MIB, ceiling)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger("engine", tmp_path)
+
+
+def taker(state: Path, name: str, rounds: int, memory: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", TAKER, str(state), name, str(rounds), str(memory * MIB)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_several_processes_never_hold_more_than_the_host_has(tmp_path: Path) -> None:
+    takers = [taker(tmp_path, str(number), 8, memory) for number, memory in enumerate((400, 400, 300, 700))]
+    held = [json.loads(line) for process in takers for line in process.communicate()[0].splitlines()]
+
+    assert len(held) == 4 * 8
+    for begin, _, _ in held:
+        assert sum(memory for other, end, memory in held if other <= begin < end) <= LIMIT.memory
+
+
+def test_floors_are_held_while_the_context_lasts(ledger: Ledger) -> None:
+    first, second = ledger.register("run", "gw0"), ledger.register("run", "gw1")
+    with first.reserve(allocation(600), LIMIT) as granted:
+        assert granted["running_beside"] == 0
+        waiting = threading.Thread(target=lambda: second.reserve(allocation(600), LIMIT).__enter__())
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive()
+    waiting.join(20)
+    assert not waiting.is_alive()
+    first.close()
+    second.close()
+
+
+def test_cpu_floors_may_fill_the_host_and_no_more(ledger: Ledger) -> None:
+    owners = [ledger.register("run", f"gw{number}") for number in range(3)]
+    with owners[0].reserve(allocation(1, cpus=1), LIMIT), owners[1].reserve(allocation(1, cpus=1), LIMIT) as second:
+        assert second["cpus_reserved"] == 2
+        assert owners[2]._try(allocation(1, cpus=0.1), LIMIT, time.time()) is None
+
+
+def test_nobody_overtakes_one_who_waits(ledger: Ledger) -> None:
+    holder, large, small = (ledger.register("run", name) for name in ("gw0", "gw1", "gw2"))
+    with holder.reserve(allocation(600), LIMIT):
+        assert large._try(allocation(900), LIMIT, asked=1.0) is None
+        assert small._try(allocation(100), LIMIT, asked=2.0) is None
+    assert large._try(allocation(900), LIMIT, asked=1.0) is not None
+    assert small._try(allocation(100), LIMIT, asked=2.0) is not None
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = taker(tmp_path, "killed", 10**6, 900)
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_killed_process_gives_its_floor_back(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    ledger = Ledger("engine", tmp_path)
+    assert ledger.living_runs() == {"run-killed"}
+
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+
+    assert ledger.living_runs() == set()
+    with ledger.register("run", "main").reserve(allocation(900), LIMIT) as granted:
+        assert granted["running_beside"] == 0
+
+
+def test_engines_have_ledgers_of_their_own(tmp_path: Path) -> None:
+    first = Ledger("A:B", tmp_path).register("run", "main")
+    other = Ledger("../C", tmp_path).register("run", "main")
+    with first.reserve(allocation(900), LIMIT), other.reserve(allocation(900), LIMIT) as granted:
+        assert granted["running_beside"] == 0
+    assert {path.parent for path in tmp_path.rglob("ledger.lock")} == {tmp_path / "A-B", tmp_path / "---C"}
+
+
+def test_overcommit_counts_ceilings_and_has_no_number_without_one(ledger: Ledger) -> None:
+    first, second = ledger.register("run", "gw0"), ledger.register("run", "gw1")
+    with (
+        first.reserve(allocation(100, ceiling=700 * MIB), LIMIT) as alone,
+        second.reserve(allocation(100, ceiling=800 * MIB), LIMIT) as both,
+    ):
+        assert alone["memory_overcommit"] == 0.7
+        assert both["memory_overcommit"] == 1.5
+    with first.reserve(allocation(100), LIMIT) as uncapped:
+        assert uncapped["memory_overcommit"] is None
+
+
+def test_memory_keeps_a_reserve_and_cpu_does_not() -> None:
+    engine = EngineInfo("id", "1", "2", "6", "overlay2", "host", cpus=2, memory=1000, unsupported=())
+
+    assert capacity(engine) == Capacity(2, 950)

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_infranoise.resource_configs import parse_configs
+from pytest_infranoise.settings_file import read_settings_file
+
+# Any option shows in a run that collects nothing of ours: reading them is all that is looked at here.
+pytestmark = pytest.mark.usefixtures("plain_test")
+
+
+@pytest.fixture
+def plain_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_something(): pass")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--resource-config", "2y"], "*unknown resource config '2y'; write Kx*"),
+        (["--resource-config", "0.5x"], "*'0.5x': a ceiling below the floor of 1x*"),
+        (["--resource-config", "1x,1.0x"], "*resource config '1x' is given twice*"),
+        (["--resource-config", "1x,"], "*unknown resource config ''*"),
+        (["--infranoise-samples", "0"], "*--infranoise-samples: 0 is too few*"),
+        (["--infranoise-pass-threshold", "0"], "*--infranoise-pass-threshold: 0 is not above 0*"),
+        (["--infranoise-pass-threshold", "nan"], "*--infranoise-pass-threshold: nan is not above 0*"),
+        (["--infranoise-agent", "command:"], "*agent 'command' needs its text*"),
+        (["--infranoise-agent", "nop", "--infranoise-agent", "nop"], "*agent 'nop' is given twice*"),
+        (["--infranoise-gate", "speed <= 2%"], "*speed*"),
+        (["--infranoise-gate", "infra-rate[9x] <= 2%"], "*9x*"),
+        (["--infranoise-gate", "missing <= 0", "--lf"], "*gates are refused with --lf*"),
+        (["-o", "infranoise_samples=many"], "*ini value infranoise_samples: 'many' is not a number*"),
+        (["-o", "infranoise_resource_config=huge"], "*unknown resource config 'huge'*"),
+    ],
+)
+@pytest.mark.parametrize("workers", [[], ["-n1"]])
+def test_a_wrong_option_is_one_clear_line_and_status_4(
+    pytester: pytest.Pytester, arguments: list[str], message: str, workers: list[str]
+) -> None:
+    result = pytester.runpytest_subprocess(*arguments, *workers)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: infranoise: " + message.lstrip("*") if message[0] != "*" else message])
+    assert "Traceback" not in result.stderr.str() + result.stdout.str()
+    assert "INTERNALERROR" not in result.stdout.str()
+
+
+def test_a_broken_settings_file_is_nobodys_business_without_trials(pytester: pytest.Pytester) -> None:
+    pytester.path.joinpath("infranoise.toml").write_text("agent = ", "utf-8")
+
+    pytester.runpytest().assert_outcomes(passed=1)
+    assert not pytester.path.joinpath(".infranoise").exists()
+
+
+def test_no_output_and_no_files_without_trials(pytester: pytest.Pytester) -> None:
+    for workers in ([], ["-n1"]):
+        result = pytester.runpytest_subprocess(*workers)
+
+        assert result.ret == 0
+        assert "infranoise" not in "\n".join(line for line in result.outlines if not line.startswith("plugins:"))
+    assert not pytester.path.joinpath(".infranoise").exists()
+
+
+def test_nothing_heavy_is_imported_without_trials(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+        def test_imports():
+            heavy = {"docker", "scipy", "numpy", "yaml", "pydantic", "filelock", "psutil", "click", "requests"}
+            assert not heavy & set(sys.modules)
+        """
+    )
+
+    # Without the plugins of this environment, some of which have heavy tastes of their own.
+    result = pytester.runpytest_subprocess("-p", "infranoise", "--disable-plugin-autoload")
+
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("agent = ", "not valid TOML"),
+        ("agnet = 'nop'", "unknown key 'agnet'; did you mean 'agent'?"),
+        ("samples = true", "samples: True is not a whole number of at least 1"),
+        ("samples = 0", "samples: 0 is not a whole number"),
+        ("pass-threshold = 2", "pass-threshold: 2 is not above 0 and at most 1"),
+        ("gates = 'missing <= 0'", "gates: 'missing <= 0' is not a list of gates"),
+        ("resource-configs = ['9y']", "resource-configs: unknown resource config '9y'"),
+        ("agents = 3", "agents: write one table for each agent"),
+        ("[agents.mine]\nkind = 'command'", "agents.mine.command: missing"),
+        ("[agents.mine]\nmodle = 'x'", "agents.mine: unknown key 'modle'; did you mean 'model'?"),
+        ("[agents.mine]\nenv = 'KEY'", "agents.mine.env: 'KEY' is not a list"),
+    ],
+)
+def test_every_mistake_in_a_settings_file_names_file_field_and_remedy(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    file = tmp_path / "infranoise.toml"
+    file.write_text(text, "utf-8")
+
+    read = read_settings_file([tmp_path])
+
+    assert read.values == {}
+    assert len(read.errors) == 1
+    assert read.errors[0].startswith(f"{file}: ")
+    assert message in read.errors[0]
+
+
+def test_the_nearest_settings_file_counts(tmp_path: Path) -> None:
+    (tmp_path / "infranoise.toml").write_text("agent = 'nop'", "utf-8")
+    inner = tmp_path / "suite" / "task"
+    inner.mkdir(parents=True)
+    assert read_settings_file([inner]).values == {"agent": "nop"}
+
+    (tmp_path / "suite" / "infranoise.toml").write_text("agent = 'oracle'", "utf-8")
+    assert read_settings_file([inner]).values == {"agent": "oracle"}
+
+    (tmp_path / "suite" / "task" / "pyproject.toml").write_text("[tool.infranoise]\nsamples = 7", "utf-8")
+    assert read_settings_file([inner]).values == {"samples": 7}
+    assert "several settings files" in read_settings_file([inner, tmp_path]).errors[0]
+
+
+@given(st.floats(1, 1e6))
+def test_any_multiple_is_one_config_with_a_canonical_name(factor: float) -> None:
+    (config,) = parse_configs([f"{factor:.3f}x"])
+
+    assert config.cpus.ceiling == config.memory.ceiling == float(f"{factor:.3f}")
+    assert parse_configs([f"{factor:.3f}0x"]) == (config,)
+
+
+@given(st.text(max_size=20).filter(lambda text: text not in ("uncapped",) and not text.strip().endswith("x")))
+def test_anything_else_is_refused_with_the_grammar(text: str) -> None:
+    with pytest.raises(ValueError, match="resource config"):
+        parse_configs([f"no{text}"])
