@@ -1,0 +1,96 @@
+"""The ``infranoise`` command. Imports what a subcommand needs only when it runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pytest_infranoise import __version__
+
+if TYPE_CHECKING:
+    from pytest_infranoise.journal import Run
+
+
+class UserError(click.ClickException):
+    """A mistake of the user's: one line on stderr and exit status 2."""
+
+    exit_code = 2
+
+
+@click.group()
+@click.version_option(__version__, prog_name="infranoise")
+def main() -> None:
+    """Measure how much of a benchmark score is the machine.
+
+    Trials are run by pytest: `pytest bench_tasks --resource-config 1x,3x,uncapped`.
+    """
+
+
+@main.command()
+@click.argument("run", required=False)
+@click.option("--run-dir", metavar="DIR", help="Where runs are kept.  [default: .infranoise/runs]")
+def report(run: str | None, run_dir: str | None) -> None:
+    """Print the summary of RUN (an id or a path; default: the newest) again, from its records."""
+    from pytest_infranoise.analysis import analyse
+    from pytest_infranoise.gates import evaluate
+    from pytest_infranoise.gates import parse_gate
+    from pytest_infranoise.reports.terminal import render
+    from pytest_infranoise.reports.terminal import render_gates
+
+    analysis = analyse(_read(run, run_dir))
+    width = shutil.get_terminal_size(fallback=(100, 24)).columns
+    gates = [evaluate(parse_gate(text), analysis) for text in analysis.meta.get("gates", ())]
+    for line in (*render(analysis, width), *render_gates(gates, width)):
+        click.echo(line)
+
+
+def _read(name: str | None, run_dir: str | None) -> Run:
+    from pytest_infranoise.journal import RUN_SCHEMA
+    from pytest_infranoise.journal import RunNotFound
+    from pytest_infranoise.journal import find_run
+    from pytest_infranoise.journal import read_run
+    from pytest_infranoise.settings import DEFAULT_RUNS_DIR
+
+    try:
+        path = find_run(Path(run_dir or DEFAULT_RUNS_DIR), name)
+        run = read_run(path)
+    except RunNotFound as error:
+        raise UserError(str(error)) from None
+    except (AttributeError, TypeError):
+        raise UserError(f"{path}: its run.json is no record of a run") from None
+    if run.meta.get("schema") != RUN_SCHEMA:
+        raise UserError(f"{path}: its schema is {run.meta.get('schema')!r}, this version reads {RUN_SCHEMA}")
+    return run
+
+
+@main.command()
+def schema() -> None:
+    """Print the JSON schema of native task files (task.yaml)."""
+    from pytest_infranoise.tasks.native import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))
+
+
+@main.command()
+@click.pass_context
+def doctor(context: click.Context) -> None:
+    """Check that trials can run here: engine, limits, image, disk. Changes nothing.
+
+    The exit status is 1 when a check fails.
+    """
+    from pytest_infranoise.doctor import Status
+    from pytest_infranoise.doctor import examine
+    from pytest_infranoise.sandboxes.docker import DockerBackend
+    from pytest_infranoise.sandboxes.engine import Engine
+
+    failed = False
+    with closing(DockerBackend("doctor")) as backend, closing(Engine()) as engine:
+        for check in examine(backend, engine):
+            click.echo(str(check))
+            failed = failed or check.status is Status.FAIL
+    context.exit(1 if failed else 0)

@@ -1,0 +1,3 @@
+"""What readers see of an analysis."""
+
+from __future__ import annotations

@@ -1,0 +1,176 @@
+"""Golden files show whole summaries; set INFRANOISE_UPDATE_GOLDEN=1 to write them, then read the difference."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from pytest_infranoise.analysis import analyse
+from pytest_infranoise.gates import evaluate
+from pytest_infranoise.gates import parse_gate
+from pytest_infranoise.journal import Run
+from pytest_infranoise.journal import Started
+from pytest_infranoise.model import Cause
+from pytest_infranoise.model import FailReason
+from pytest_infranoise.model import Flag
+from pytest_infranoise.model import TrialKey
+from pytest_infranoise.reports.terminal import render
+from pytest_infranoise.reports.terminal import render_gates
+from tests.builders import DEMO
+from tests.builders import Counts
+from tests.builders import key
+from tests.builders import large_counts
+from tests.builders import run_of
+from tests.strategies import count_tables
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def demo() -> Run:
+    changed: dict[TrialKey, dict[str, Any]] = {
+        key("fit-statistics", "1x", 1): {
+            "reason": FailReason.AGENT_TIMEOUT,
+            "flags": (Flag.TIMED_OUT, Flag.STARVED),
+        },
+        key("fit-statistics", "3x", 0): {"flags": (Flag.TIMED_OUT,)},
+        key("join-spike", "3x", 0): {"flags": (Flag.OOM_KILLS,)},
+        key("search", "1x", 2): {"cause": Cause.VERIFIER_ERROR},
+    }
+    return run_of(DEMO, changed)
+
+
+def missing() -> Run:
+    run = run_of(
+        {
+            "scripted": {
+                "1x": {"a": (1, 1, 0, 1), "b": (0, 0, 0, 3)},
+                "3x": {"a": (0, 0, 0, 3), "b": (2, 0, 1)},
+                "uncapped": {"a": (3, 0, 0), "b": (1, 0, 0, 2)},
+            }
+        },
+        cut_short="stopped by -x after the first failure",
+        tasks={"collected": list("abcde"), "skipped": dict.fromkeys("cd", "needs a GPU"), "broken": 1},
+        pass_threshold=0.5,
+    )
+    return replace(run, unfinished=(Started(key("b", "1x", 0), 0, "gw1"),), damaged=1)
+
+
+RUNS: dict[str, Callable[[], Run]] = {
+    "demo": demo,
+    "large": lambda: run_of(large_counts(tasks=89, samples=5)),
+    "two-agents": lambda: run_of(large_counts(tasks=12, samples=3, agents=("scripted", "codex/gpt-9"))),
+    "one-sample": lambda: run_of(large_counts(tasks=20, samples=1)),
+    "one-trial": lambda: run_of({"oracle": {"1x": {"a": (1,)}}}),
+    "all-infra": lambda: run_of(
+        {"scripted": {name: {task: (0, 0, 3) for task in "abcd"} for name in ("1x", "3x")}}
+    ),
+    "missing": missing,
+    "no-trial": lambda: run_of({}),
+    "nothing-recorded": lambda: run_of({"oracle": {name: {"a": (0, 0, 0, 2)} for name in ("1x", "3x")}}),
+}
+
+
+@pytest.mark.parametrize("width", [80, 110])
+@pytest.mark.parametrize("name", RUNS)
+def test_golden(name: str, width: int) -> None:
+    lines = render(analyse(RUNS[name]()), width)
+    golden = GOLDEN / f"{name}-{width}.txt"
+    if os.environ.get("INFRANOISE_UPDATE_GOLDEN"):
+        golden.write_text("\n".join(lines) + "\n", "ascii")
+    assert lines == golden.read_text("ascii").splitlines()
+
+
+def text_of(run: Run, width: int = 100) -> str:
+    """Return the summary with wrapped lines joined again."""
+    return re.sub(r"\n  (?=\S)", " ", "\n".join(render(analyse(run), width)))
+
+
+@given(count_tables(), st.integers(80, 160))
+@settings(max_examples=150, deadline=None)
+def test_any_counts_fit_any_width_and_claim_no_zero(counts: Counts, width: int) -> None:
+    for line in render(analyse(run_of(counts)), width):
+        assert len(line) <= width
+        assert line.isascii()
+        assert line == line.rstrip()
+
+
+@given(count_tables(st.sampled_from(["a", "b", "c", "d", "e", "f"])), st.integers(80, 160))
+@settings(max_examples=150, deadline=None)
+def test_no_number_is_undefined_or_a_zero_probability(counts: Counts, width: int) -> None:
+    text = "\n".join(render(analyse(run_of(counts)), width))
+    assert not re.search(r"\bnan\b|\binf\b|(?<![\d.])0?\.000+\b|-0\.0\b|None", text)
+
+
+def test_zero_is_never_printed_as_a_rate() -> None:
+    text = text_of(run_of(DEMO), 120)
+    assert "0 of 12, at most 24.3%" in text
+    assert not re.search(r"(?<![\d.])0\.0 \[", text.split("change from")[0])
+
+
+def test_a_large_p_is_not_called_equality() -> None:
+    same: Counts = {"scripted": {name: {"t": (5, 5), "u": (5, 5)} for name in ("1x", "3x")}}
+    text = text_of(run_of(same))
+    assert "1.000" in text
+    assert "A large p means that no difference was shown, not that there is none." in text
+    assert not re.search(r"\b(equal|same|identical|no effect|within noise)\b", text)
+
+
+def test_what_intervals_cover_stands_above_the_first_table() -> None:
+    lines = render(analyse(run_of(DEMO)), 100)
+    covers = next(place for place, line in enumerate(lines) if "these tasks, not others like them" in line)
+    assert covers < next(place for place, line in enumerate(lines) if line.startswith("config"))
+
+
+def test_a_cut_run_says_so_first() -> None:
+    lines = render(analyse(run_of(DEMO, cut_short="stopped by -x")), 100)
+    assert lines[1] == "not an estimate: stopped by -x"
+
+
+def test_a_baseline_with_all_p_one_config_has_no_holm() -> None:
+    text = text_of(run_of({"a": {"1x": {"t": (1, 2)}, "3x": {"t": (2, 1)}}}))
+    assert "pHolm" not in text
+
+
+def test_ceilings_and_floors_are_told_in_multiples_of_the_spec() -> None:
+    assert "ceiling, the hard limit: 1x = spec, 3x = 3 x spec, uncapped = none" in text_of(run_of(DEMO))
+    rule = {"floor": 0.5, "ceiling": 1.0}
+    odd = [
+        {"name": "1x", "cpus": rule, "memory": rule},
+        {"name": "ram", "cpus": rule, "memory": {**rule, "ceiling": 5}},
+    ]
+    text = text_of(run_of(DEMO, configs=odd))
+    assert "1x = 0.5 x spec to spec, ram = 0.5 x spec to spec CPU and 0.5 x spec to 5 x spec memory" in text
+
+
+def test_notes_that_a_reader_needs() -> None:
+    run = run_of(
+        {"scripted": {"1x": {"t": (1, 0, 1)}}},
+        {key("t", sample=0): {"flags": (Flag.LEAKED,)}, key("t", sample=1): {"cause": Cause.UNKNOWN}},
+    )
+    text = text_of(replace(run, retries=(run.records[0],)))
+    assert "1 trial left a container behind that could not be removed" in text
+    assert "1 trial ended for an unknown cause: too many to publish these numbers" in text
+    assert "1 retry record: shown nowhere above, rates are of first attempts" in text
+
+
+def test_a_flip_is_called_a_finding_by_nobody() -> None:
+    few = text_of(run_of({"a": {"1x": {"t": (0, 3)}, "3x": {"t": (3, 0)}}}))
+    assert "with 3 samples even 0/3 against 3/3 has p = .100" in few
+    many = text_of(run_of({"a": {"1x": {"t": (0, 9)}, "3x": {"t": (9, 0)}}}))
+    assert "single tasks are not tested here" in many
+
+
+def test_gate_lines_are_wrapped() -> None:
+    results = [evaluate(parse_gate("infra-rate <= 5%"), analyse(run_of(DEMO)))]
+    lines = render_gates(results, 80)
+    assert all(len(line) <= 80 for line in lines)
+    assert " ".join(line.strip() for line in lines) == results[0].line
