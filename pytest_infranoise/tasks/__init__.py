@@ -1,0 +1,3 @@
+"""Task loaders: files in, checked `Task` values out."""
+
+from __future__ import annotations
