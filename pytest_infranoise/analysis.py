@@ -40,8 +40,8 @@ from pytest_infranoise.stats.deltas import delta_paired
 from pytest_infranoise.stats.exact import cmh_exact_p
 from pytest_infranoise.stats.multiplicity import holm
 from pytest_infranoise.stats.rates import UNKNOWN_RATE
-from pytest_infranoise.stats.rates import naive_wilson
-from pytest_infranoise.stats.rates import rate_ci
+from pytest_infranoise.stats.rates import Interval
+from pytest_infranoise.stats.rates import rate_interval
 
 __all__ = ["Analysis", "analyse", "smallest_flip_p"]
 
@@ -179,16 +179,14 @@ def _rate(events: Sequence[int], trials: Sequence[int]) -> Rate:
     tasks = sum(number > 0 for number in trials)
     if not tasks:
         return Rate(0, 0, 0, None, UNKNOWN_RATE, "no trials")
-    naive = naive_wilson(events, trials)
-    # Where all trials ended alike there is no spread to estimate, not even by pooling tasks seen once.
-    interval = rate_ci(events, trials) if 0 < sum(events) < sum(trials) else naive
+    interval, method = rate_interval(events, trials)
     return Rate(
         events=sum(events),
         trials=sum(trials),
         tasks=tasks,
         value=_macro_average(events, trials),
         interval=interval,
-        method="naive Wilson" if interval == naive else "stratified Wilson",
+        method=method,
     )
 
 
@@ -219,7 +217,11 @@ def _delta(tasks: Sequence[str], one: ConfigResult, zero: ConfigResult, *, infra
         return Delta(None, UNKNOWN_DELTA, None, None, 0, delta.dropped, "no common task")
     # A rise of infra-errors is not what a higher ceiling is tried for, so the exact test looks for a fall only.
     p = cmh_exact_p(x1, n1, x0, n0, alternative="less") if infra else delta.p
-    return Delta(delta.est, delta.ci, p, None, delta.tasks, delta.dropped, delta.method)
+    interval = delta.ci
+    if delta.guarded and delta.p > 1 - delta.conf:
+        # With so few trials the exact p is the better judge, and an interval without 0 would deny it.
+        interval = interval.hull(Interval(0.0, 0.0))
+    return Delta(delta.est, interval, p, None, delta.tasks, delta.dropped, delta.method)
 
 
 def _columns(tasks: Sequence[str], result: ConfigResult, infra: bool) -> tuple[list[int], list[int]]:

@@ -61,8 +61,6 @@ def _read(name: str | None, run_dir: str | None) -> Run:
         run = read_run(path)
     except RunNotFound as error:
         raise UserError(str(error)) from None
-    except (AttributeError, TypeError):
-        raise UserError(f"{path}: its run.json is no record of a run") from None
     if run.meta.get("schema") != RUN_SCHEMA:
         raise UserError(f"{path}: its schema is {run.meta.get('schema')!r}, this version reads {RUN_SCHEMA}")
     return run

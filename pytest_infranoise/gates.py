@@ -243,7 +243,7 @@ def _what(place: _Place) -> str:
 
 def _beyond_the_data(gate: Gate, places: Sequence[_Place]) -> Iterator[str]:
     """Say where so few trials could not show the threshold, whatever their outcome."""
-    from pytest_infranoise.stats.rates import naive_wilson
+    from pytest_infranoise.stats.rates import rate_ci
 
     if gate.bound is not None:
         return
@@ -251,7 +251,7 @@ def _beyond_the_data(gate: Gate, places: Sequence[_Place]) -> Iterator[str]:
     ends: dict[int, float] = {}
     for place in places:
         trials = [cell.recorded for cell in place.result.cells.values()]
-        best = naive_wilson(trials if upward else [0] * len(trials), trials)
+        best = rate_ci(trials if upward else [0] * len(trials), trials)
         ends[sum(trials)] = best.lo if upward else best.hi
     for trials_run, end in sorted(ends.items()):
         if trials_run and not gate.allows(end):

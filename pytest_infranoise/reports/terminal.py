@@ -120,7 +120,7 @@ def _methods(analysis: Analysis) -> str:
         for result in agent.configs
         for rate in (result.score, result.excluded, result.infra_rate)
     )
-    return " and ".join(sorted({rate.method for rate in rates if rate.tasks}, reverse=True))
+    return ", ".join(sorted({rate.method for rate in rates if rate.tasks}, reverse=True))
 
 
 # What a reader needs to judge it

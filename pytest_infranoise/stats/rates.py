@@ -41,6 +41,13 @@ class Interval(NamedTuple):
         return Interval(min(max(self.lo, lo), hi), max(min(self.hi, hi), lo))
 
 
+class RateInterval(NamedTuple):
+    """An interval and the method that gave it."""
+
+    interval: Interval
+    method: str
+
+
 UNKNOWN_RATE = Interval(0.0, 1.0)
 
 
@@ -225,7 +232,10 @@ def rate_ci(
     `benchmark` (these tasks): stratified SE, with the smaller of tasks - 1 and Satterthwaite
     degrees of freedom. The second matters when few tasks vary, as with infra errors that sit in two
     tasks: with tasks - 1 alone the 95 % interval covered as little as 80 %. SE 0, or one sample
-    everywhere: naive Wilson. Under four tasks: Satterthwaite alone, widened to hold naive Wilson.
+    everywhere, or all trials alike: naive Wilson. Under four tasks: Satterthwaite alone, widened to
+    hold naive Wilson. Never wider than Clopper-Pearson on tasks x fewest samples trials, whose
+    variance these tasks cannot exceed: with 4 tasks x 3 samples exact coverage stays above .955 and
+    intervals are an eighth narrower.
     Tasks with one sample beside tasks with more are pooled as if alike, which overstates their
     variance (see `mean_variances`).
 
@@ -235,12 +245,24 @@ def rate_ci(
     Raises ValueError for counts that are not 0 <= x <= n, an unknown target, or conf outside (0, 1).
     Source: Korn and Graubard 1998; statistics.md 0, 2a and 4.1.
     """
+    return rate_interval(x, n, target, conf).interval
+
+
+def rate_interval(
+    x: npt.ArrayLike,
+    n: npt.ArrayLike,
+    target: Target = "benchmark",
+    conf: float = 0.95,
+) -> RateInterval:
+    """Return the interval of `rate_ci` with the name of the method that gave it."""
     check_target(target)
     z_quantile(conf)
     data = counts(x, n)
     if data.tasks == 0:
-        return UNKNOWN_RATE
-    return _population_ci(data, conf) if target == "population" else _benchmark_ci(data, conf)
+        return RateInterval(UNKNOWN_RATE, "no trials")
+    if target == "population":
+        return RateInterval(_population_ci(data, conf), "clustered Wilson")
+    return _benchmark_ci(data, conf)
 
 
 def trial_variances(data: Counts) -> FloatArray:
@@ -288,19 +310,37 @@ def naive_size(data: Counts) -> float:
     return data.tasks**2 / float(np.sum(1.0 / data.n))
 
 
-def _benchmark_ci(data: Counts, conf: float) -> Interval:
+def _benchmark_ci(data: Counts, conf: float) -> RateInterval:
     rate, z = _mean(data.rates), z_quantile(conf)
+    if rate in (0.0, 1.0):
+        # What was never seen could all be in the task that was looked at least.
+        return RateInterval(wilson_at(rate, data.tasks * float(data.n.min()), z), "naive Wilson")
     naive = wilson_at(rate, naive_size(data), z)
     variances = mean_variances(data)
     variance = float(np.sum(variances)) / data.tasks**2
     if np.all(data.n < 2) or variance <= 0.0:
-        return naive
+        return RateInterval(naive, "naive Wilson")
     df = _mean_df(data, variances)
     if data.tasks >= FEW_TASKS:
         df = min(df, data.tasks - 1.0)
     size = rate * (1.0 - rate) / variance * (z / t_quantile(conf, df)) ** 2
     stratified = wilson_at(rate, size, z)
-    return stratified if data.tasks >= FEW_TASKS else stratified.hull(naive)
+    if data.tasks < FEW_TASKS:
+        stratified = stratified.hull(naive)
+    pooled = _pooled_exact(data, rate, conf)
+    if pooled.hi - pooled.lo < stratified.hi - stratified.lo:
+        return RateInterval(pooled, "Clopper-Pearson")
+    return RateInterval(stratified, "stratified Wilson")
+
+
+def _pooled_exact(data: Counts, rate: float, conf: float) -> Interval:
+    """Clopper-Pearson as if all trials were of one task, each task counted with the fewest trials of any.
+
+    The variance of a mean over fixed tasks is at most that binomial's (Hoeffding 1956), so it never covers
+    too little; few varying tasks leave the stratified interval with so few degrees of freedom that it is wider.
+    """
+    size = data.tasks * float(data.n.min())
+    return clopper_pearson(min(rate * size, size), size, conf)
 
 
 def _mean_df(data: Counts, variances: FloatArray) -> float:

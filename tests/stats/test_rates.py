@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 
+import numpy as np
 import pytest
 
 from pytest_infranoise.stats.rates import Interval
@@ -177,3 +180,32 @@ def test_hull_and_clip() -> None:
     assert Interval(0.1, 0.3).hull(Interval(0.2, 0.9)) == Interval(0.1, 0.9)
     assert Interval(-2.0, 0.5).clip(-1.0, 1.0) == Interval(-1.0, 0.5)
     assert Interval(2.0, 3.0).clip(-1.0, 1.0) == Interval(1.0, 1.0)
+
+
+def exact_coverage(true: tuple[float, ...], samples: int) -> float:
+    """Return how often `rate_ci` holds the mean of these tasks' true rates, over every possible table."""
+    mean, covered = float(np.mean(true)), 0.0
+    chances = [[math.comb(samples, x) * p**x * (1 - p) ** (samples - x) for x in range(samples + 1)] for p in true]
+    for table in itertools.product(range(samples + 1), repeat=len(true)):
+        chance = math.prod(chances[task][x] for task, x in enumerate(table))
+        interval = cached_rate_ci(tuple(sorted(table)), samples)
+        covered += chance * (interval.lo <= mean + 1e-12 and mean - 1e-12 <= interval.hi)
+    return covered
+
+
+@functools.cache
+def cached_rate_ci(table: tuple[int, ...], samples: int) -> Interval:
+    return rate_ci(list(table), [samples] * len(table))
+
+
+@pytest.mark.parametrize(("tasks", "samples"), [(4, 3), (3, 3), (2, 5), (5, 2)])
+def test_small_runs_cover_whatever_the_true_rates_are(tasks: int, samples: int) -> None:
+    grid = (0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.98, 1.0)
+    worst = min(exact_coverage(true, samples) for true in itertools.combinations_with_replacement(grid, tasks))
+
+    assert worst >= 0.95
+
+
+def test_one_varying_task_does_not_make_a_known_rate_unknown() -> None:
+    # 11 of 12: two degrees of freedom alone would say anything from a third to all.
+    assert rate_ci([3, 3, 3, 2], [3, 3, 3, 3]).lo > 0.6
