@@ -1,0 +1,104 @@
+"""What this machine's ``/proc`` says of a container's processes, when the engine runs here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from pytest_infranoise.sandboxes.shell import HOLDER_ARGV
+from pytest_infranoise.sandboxes.shell import HOLDERS_SLEEP
+
+_EXITING = 0x4  # the kernel's PF_EXITING
+_HOLDER = b"".join(word.encode() + b"\0" for word in HOLDER_ARGV)
+_HOLDERS_SLEEP = b"".join(word.encode() + b"\0" for word in HOLDERS_SLEEP.split())
+
+
+class Process(NamedTuple):
+    """One process at one moment; ``start`` tells it from a later one with the same PID.
+
+    Not ``alive`` are zombies and those that the kernel is about to end: when PID 1 of a container goes, it is
+    marked so before the first of the others dies.
+    """
+
+    pid: int
+    parent: int
+    name: str
+    start: int
+    alive: bool
+    threads: int
+
+    @property
+    def runs(self) -> bool:
+        """Whether anything of it can still run: a process whose first thread has ended may have others."""
+        return self.alive or self.threads > 1
+
+
+def look(pid: int) -> Process | None:
+    """Return what is known of a process, None when there is none."""
+    try:
+        # Looked at many times a second, so no more layers than it takes.
+        with open(f"/proc/{pid}/stat", "rb") as stream:  # noqa: PTH123
+            text = stream.read().decode(errors="replace")
+        name, _, rest = text.partition("(")[2].rpartition(")")
+        fields = rest.split()
+        alive = fields[0] not in "ZXx" and not int(fields[6]) & _EXITING
+        return Process(pid, int(fields[1]), name, int(fields[19]), alive, int(fields[17]))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def namespace_pid(pid: int) -> int | None:
+    """Return a process's PID as its own container counts it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return None
+    for line in status.splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return None
+
+
+def runs_holder(pid: int) -> bool:
+    """Whether a process is the shell that keeps the container alive."""
+    return _command_line(pid) == _HOLDER
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _is_holders_own(process: Process, spared: Iterable[int]) -> bool:
+    """Whether this is the holder's sleep, or about to become it; the orphans of others have PID 1 as parent too."""
+    return process.parent in spared and _command_line(process.pid) in (_HOLDERS_SLEEP, _HOLDER)
+
+
+def kill_others(pids: Iterable[int], spared: frozenset[int], container: str) -> bool:
+    """Send SIGKILL to those of ``pids`` that are not to be spared; whether any of them still ran.
+
+    Each is held by a descriptor before it is looked at, so that nothing else on this machine can be hit when
+    the number is given to another process meanwhile.
+    """
+    found = False
+    for pid in pids:
+        if pid in spared:
+            continue
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            descriptor = os.pidfd_open(pid)
+            try:
+                process = look(pid)
+                if process is None or not process.runs or _is_holders_own(process, spared):
+                    continue
+                if container in Path(f"/proc/{pid}/cgroup").read_text(errors="replace"):
+                    found = True
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            finally:
+                os.close(descriptor)
+    return found
