@@ -20,6 +20,7 @@ from pytest_infranoise.model import ResourceConfig
 from pytest_infranoise.model import Task
 from pytest_infranoise.model import TrialKey
 from pytest_infranoise.model import Verdict
+from pytest_infranoise.outcomes import failure_text
 from pytest_infranoise.settings import Settings
 
 SETTINGS = pytest.StashKey[Settings]()
@@ -38,7 +39,11 @@ class TrialSpec:
 
 
 class TrialFailed(Exception):
-    """The agent failed the task; the text is all that the reader needs."""
+    """The agent failed the task."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(f"{record.reason}: {record.summary}")
+        self.record = record
 
 
 class TaskDirectory(pytest.File):
@@ -115,7 +120,7 @@ class TrialItem(pytest.Function):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return a trial's own words; a traceback only for what is a bug."""
         if isinstance(excinfo.value, TrialFailed):
-            return str(excinfo.value)
+            return failure_text(self, excinfo.value.record)
         return super().repr_failure(excinfo)
 
 
@@ -125,9 +130,8 @@ def check_verdict(infranoise_trial: Record) -> None:
     Raises:
         TrialFailed: the agent failed the task.
     """
-    record = infranoise_trial
-    if record.verdict is not Verdict.PASS:
-        raise TrialFailed(f"{record.reason}: {record.summary}")
+    if infranoise_trial.verdict is not Verdict.PASS:
+        raise TrialFailed(infranoise_trial)
 
 
 def is_trial(item: pytest.Item) -> bool:

@@ -22,6 +22,7 @@ from pytest_infranoise.journal import Run
 from pytest_infranoise.journal import new_run_id
 from pytest_infranoise.journal import read_journal
 from pytest_infranoise.journal import read_run
+from pytest_infranoise.journal import shown
 from pytest_infranoise.journal import write_meta
 from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Record
@@ -72,6 +73,11 @@ class Controller:
             raise pytest.UsageError("\n".join(plan.problems))
         self._plan = self._plan or plan
         self._trials = {trial.nodeid: trial for trial in self._plan.trials}
+
+    @property
+    def begun(self) -> bool:
+        """Whether the run has begun."""
+        return self._backend is not None
 
     def begin(self, say: Callable[[str], None]) -> None:
         """Check everything and get everything ready, so that the first trial can start.
@@ -193,7 +199,7 @@ class Controller:
         self._meta["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
         self._meta["cut_short"] = stopped_early or self._meta["cut_short"]
         write_meta(self.run_dir, self._meta)
-        return self._sum_up(status, read_run(self.run_dir))
+        return self._sum_up(status, read_run(shown(self.run_dir)))
 
     def _sum_up(self, status: int, run: Run) -> int:
         from pytest_infranoise.analysis import analyse

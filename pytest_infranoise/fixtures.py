@@ -17,10 +17,13 @@ import pytest
 from pytest_infranoise.collect import SETTINGS
 from pytest_infranoise.collect import SPEC
 from pytest_infranoise.collect import TrialSpec
+from pytest_infranoise.journal import artifacts_dir
+from pytest_infranoise.journal import shown
 from pytest_infranoise.model import Record
 from pytest_infranoise.model import Task
 from pytest_infranoise.model import Trial
 from pytest_infranoise.model import Verdict
+from pytest_infranoise.outcomes import LOGS
 from pytest_infranoise.outcomes import RECORD
 from pytest_infranoise.outcomes import ConfigErrorReport
 from pytest_infranoise.outcomes import InfraError
@@ -136,6 +139,7 @@ def infranoise_trial(
         pytest.skip(f"not run: {reason}")
     record = _run(request.config, process, spec, infranoise_backend, infranoise_agent)
     request.node.stash[RECORD] = record
+    request.node.stash[LOGS] = shown(artifacts_dir(process.run_dir, record.key, record.attempt))
     add_properties(request.node, record)
     if record.verdict is Verdict.INFRA_ERROR:
         raise InfraError(record)

@@ -118,6 +118,12 @@ def artifacts_dir(run_dir: Path, key: TrialKey, attempt: int) -> Path:
     return path
 
 
+def shown(path: Path) -> Path:
+    """Return a path as the user would type it: relative to the working directory where it is below that."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
 def _file_name(text: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in text).lstrip(".") or "_"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from pytest_infranoise.model import Record
 from pytest_infranoise.model import Verdict
 
 RECORD = pytest.StashKey[Record]()
+LOGS = pytest.StashKey[Path]()
 CATEGORY = "infra-error"
 
 
@@ -28,6 +30,17 @@ class ConfigErrorReport(Exception):
 def infra_error_text(record: Record) -> str:
     """Return an infra-error in one line."""
     return f"{record.cause}: {record.summary}"
+
+
+def failure_text(item: pytest.Item, record: Record) -> str:
+    """Return a fail in a few lines: the reason, the verifier's last words, and where the logs are."""
+    lines = [f"{record.reason}: {record.summary}"]
+    last_words = record.details.get("phases", {}).get("verifier", {}).get("last_line")
+    if last_words:
+        lines.append(f"verifier: {last_words}")
+    if LOGS in item.stash:
+        lines.append(f"logs: {item.stash[LOGS]}")
+    return "\n".join(lines)
 
 
 def add_properties(item: pytest.Item, record: Record) -> None:

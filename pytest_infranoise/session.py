@@ -127,6 +127,8 @@ class ControllerPlugin:
 
         plan = Plan.read(file)
         file.unlink()
+        if self.controller.begun:  # a replacement for a worker that died
+            return
         self.controller.accept(plan)
         session: Any = self.config.pluginmanager.getplugin("session")
         errors = session.testsfailed
@@ -194,7 +196,7 @@ class ControllerPlugin:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print infra-errors and the summary."""
         width = self.config.get_terminal_writer().fullwidth
-        lines = self.controller.summary(width - 1)
+        lines = self.controller.summary(width)
         if not lines:
             return
         errors = terminalreporter.getreports(outcomes.CATEGORY)

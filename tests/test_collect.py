@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,7 +128,7 @@ def test_one_broken_task_is_one_error_and_nothing_runs(
 def test_a_mistake_in_the_plan_is_one_clear_error_before_anything_starts(
     pytester: pytest.Pytester,
     suite: Path,
-    tasks: list[tuple[str, dict[str, object]]],
+    tasks: list[tuple[str, dict[str, Any]]],
     arguments: list[str],
     message: str,
     workers: list[str],

@@ -1,0 +1,45 @@
+"""The verdict artefact: the JSON file in which a verifier states its reward."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from typing import TypeGuard
+
+from pytest_infranoise.trials.evidence import MAX_TEXT
+from pytest_infranoise.trials.evidence import Artefact
+from pytest_infranoise.trials.evidence import ArtefactStatus
+
+MAX_BYTES = 64 * 1024
+
+
+def parse_artefact(content: bytes, nonce: str) -> Artefact:
+    """Return what a verifier wrote, judged by form: whether it is complete, and if not, why.
+
+    Complete is one JSON object with this verifier's ``nonce``, a ``reward`` from 0 to 1 and, if it has ``tests``
+    at all, at least one test. Other keys are left alone.
+    """
+    text = content[:MAX_TEXT].decode("utf-8", "replace")
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        return Artefact(ArtefactStatus.MALFORMED, text=text)
+    if not isinstance(data, dict):
+        return Artefact(ArtefactStatus.MALFORMED, text=text)
+    if data.get("nonce") != nonce:
+        return Artefact(ArtefactStatus.WRONG_NONCE, text=text)
+    reward, tests = data.get("reward"), data.get("tests")
+    if not _is_reward(reward) or not (tests is None or _is_count(tests)):
+        return Artefact(ArtefactStatus.MALFORMED, text=text)
+    if tests == 0:
+        return Artefact(ArtefactStatus.NO_TESTS, tests=0, text=text)
+    return Artefact(ArtefactStatus.COMPLETE, float(reward), tests, text)
+
+
+def _is_reward(value: Any) -> TypeGuard[float]:
+    # NaN is in no range. An int is compared as it is: one beyond the largest float cannot be converted.
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

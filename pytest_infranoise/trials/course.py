@@ -1,0 +1,307 @@
+"""The course of one attempt: what happens between the phases, and the evidence as it grows.
+
+Counters are read once at every border: what ends one phase begins the next, so that no kill falls between two.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from typing import Protocol
+from typing import runtime_checkable
+
+from pytest_infranoise.agents.deadline import DeadlineSandbox
+from pytest_infranoise.agents.host import AgentFailed
+from pytest_infranoise.agents.logs import PhaseLog
+from pytest_infranoise.model import Phase
+from pytest_infranoise.sandboxes.protocol import ConfigError
+from pytest_infranoise.sandboxes.protocol import ContainerLost
+from pytest_infranoise.sandboxes.protocol import Counters
+from pytest_infranoise.sandboxes.protocol import DeadlineExceeded
+from pytest_infranoise.sandboxes.protocol import EngineLost
+from pytest_infranoise.sandboxes.protocol import ExecResult
+from pytest_infranoise.sandboxes.protocol import FileMissing
+from pytest_infranoise.sandboxes.protocol import Identity
+from pytest_infranoise.sandboxes.protocol import Sandbox
+from pytest_infranoise.sandboxes.protocol import SandboxError
+from pytest_infranoise.sandboxes.protocol import SandboxState
+from pytest_infranoise.trials.evidence import KILL_PROCESSES
+from pytest_infranoise.trials.evidence import UNREAD
+from pytest_infranoise.trials.evidence import Evidence
+from pytest_infranoise.trials.evidence import Intent
+from pytest_infranoise.trials.evidence import PhaseEvidence
+from pytest_infranoise.trials.evidence import Trouble
+
+READY_SECONDS = 20.0  # for an engine that was lost once to answer again
+_END_SECONDS = 3.0  # for the engine to learn that a container has ended whose process 1 is gone
+_MAX_LINE = 200
+
+
+@runtime_checkable
+class MemorySandbox(Protocol):
+    """What a sandbox may know of memory beside what the protocol asks of it."""
+
+    last_counters: Counters
+
+    def sampled_anonymous_peak(self) -> int | None:
+        """Return the highest sample of anonymous plus shared memory since the last call, in bytes."""
+
+    def reset_peak(self) -> bool:
+        """Start the kernel's peak anew; whether that is possible."""
+
+
+class PhaseRun:
+    """One phase while it runs: its view of the sandbox, and what it showed so far."""
+
+    def __init__(self, evidence: PhaseEvidence, box: DeadlineSandbox) -> None:
+        self.box = box
+        self.exit_code: int | None = None
+        self.last_line = ""
+        self.error: str | None = None
+        self.trouble: SandboxError | None = None
+        self.counters: Counters | None = None
+        self.unkillable = False
+        self.timed_out = False
+        self._evidence = evidence
+        self._clock = time.monotonic()
+
+    def take(self, result: ExecResult) -> None:
+        """Note how the phase's command ended."""
+        self.exit_code = result.exit_code
+        lines = result.output[-4 * _MAX_LINE :].decode("utf-8", "replace").split("\n")
+        self.last_line = next((line.strip()[:_MAX_LINE] for line in reversed(lines) if line.strip()), "")
+
+    def note(self, error: SandboxError) -> None:
+        """Note a failed call; the first one stands."""
+        self.trouble = self.trouble or error
+
+    def guarded(self, call: Callable[[], None]) -> str | None:
+        """Run the agent's own code; its traceback is returned and its last line noted when it raises.
+
+        Engine failures and the deadline are not its own, and pass through.
+        """
+        try:
+            call()
+        except DeadlineExceeded:
+            self.box.expired = True
+        except (FileMissing, ConfigError) as error:
+            return self._own_error(error)
+        except SandboxError:
+            raise
+        except Exception as error:
+            return self._own_error(error)
+        return None
+
+    def _own_error(self, error: Exception) -> str:
+        text = str(error) if isinstance(error, AgentFailed) else f"{type(error).__name__}: {error}"
+        self.error = next((line for line in reversed(text.splitlines()) if line.strip()), type(error).__name__)
+        return "".join(traceback.format_exception(error))
+
+    def check_time(self) -> bool:
+        """Note whether the deadline has passed, which is asked when the phase's work is over."""
+        self.timed_out = self.timed_out or self.box.expired or not self.box.remaining()
+        return self.timed_out
+
+    def restart(self, seconds: float) -> None:
+        """Give the phase its time from now on."""
+        self.box.restart(seconds)
+        self._evidence = replace(self._evidence, limit=seconds)
+
+    def evidence(self) -> PhaseEvidence:
+        """Return what the phase showed so far."""
+        trouble = self.trouble or self.box.trouble
+        return replace(
+            self._evidence,
+            seconds=round(time.monotonic() - self._clock, 3),
+            exit_code=self.exit_code,
+            exec_started=not self.box.unstarted,
+            exec_lost=self.box.lost,
+            timed_out=self.timed_out or self.box.expired,
+            unkillable=self.unkillable,
+            error=self.error,
+            last_line=self.last_line,
+            trouble=Trouble.of(trouble) if trouble else None,
+        )
+
+
+class Course:
+    """Takes one attempt from border to border and keeps its ``evidence``.
+
+    Args:
+        ready: waits up to a number of seconds for the engine; whether it answers.
+        log: gives the log of a phase.
+        ceiling: the memory ceiling as asked for, in bytes; None when uncapped.
+    """
+
+    def __init__(
+        self, ready: Callable[[float], bool], log: Callable[[Phase], PhaseLog], ceiling: int | None
+    ) -> None:
+        self.evidence = Evidence()
+        self.sandbox: Sandbox | None = None
+        self._ready = ready
+        self._log = log
+        self._ceiling = ceiling
+        self._counters = UNREAD
+        self._identity: Identity | None = None
+        self._gap_seen = False
+
+    @contextmanager
+    def start(self) -> Iterator[None]:
+        """Go through what comes before setup; a failed engine call becomes evidence."""
+        begun = PhaseEvidence(None, entered=True, began=time.time())
+        clock = time.monotonic()
+        self.evidence = replace(self.evidence, start=begun)
+        trouble = None
+        try:
+            yield
+        except SandboxError as error:
+            trouble = Trouble.of(error)
+            if isinstance(error, EngineLost):
+                self._ask_engine()
+            elif self.sandbox is not None:
+                self.look()
+        seconds = round(time.monotonic() - clock, 3)
+        ended = replace(begun, seconds=seconds, trouble=trouble, ended=trouble is None)
+        self.evidence = replace(self.evidence, start=ended)
+
+    def attach(self, sandbox: Sandbox) -> None:
+        """Begin with a container that has just started."""
+        self.sandbox = sandbox
+        self.evidence = replace(self.evidence, holder_is_init=sandbox.holder_is_init)
+        self._identity = sandbox.identity()
+        self._counters = sandbox.counters()
+
+    @contextmanager
+    def phase(self, phase: Phase, seconds: float, workdir: str | None = None) -> Iterator[PhaseRun]:
+        """Go through one phase; failed engine calls and the deadline become evidence, other exceptions pass."""
+        sandbox = self.container()
+        begun = PhaseEvidence(
+            phase, entered=True, began=time.time(), limit=seconds, before=self._counters, ceiling=self._ceiling
+        )
+        run = PhaseRun(begun, DeadlineSandbox(sandbox, seconds, self._log(phase), workdir))
+        self._keep(run.evidence())
+        try:
+            yield run
+        except DeadlineExceeded:
+            run.timed_out = True
+        except SandboxError as error:
+            run.note(run.box.trouble or error)
+        except BaseException:
+            self._keep(run.evidence())
+            raise
+        self._border(run, sandbox)
+
+    def kill_processes(self, run: PhaseRun, why: str) -> None:
+        """Kill everything but PID 1 and note it when that cannot be done.
+
+        Raises:
+            ContainerLost: the container is gone.
+            EngineLost: the engine is.
+        """
+        # The kill itself needs memory in there: at the ceiling, it may cost a kernel kill of our own making.
+        run.counters = self._read_counters(run, self.container())
+        self.intend(KILL_PROCESSES, why)
+        try:
+            run.unkillable = not self.container().kill_processes()
+        except (ContainerLost, EngineLost):
+            raise
+        except SandboxError as error:
+            run.note(error)
+            run.unkillable = True
+
+    def check_identity(self) -> None:
+        """Compare the container with the one that the trial began in."""
+        same = self.container().identity() == self._identity
+        self.evidence = replace(self.evidence, identity_intact=same)
+
+    def intend(self, what: str, why: str) -> None:
+        """Write down what is about to be done to the container."""
+        intent = Intent(what, why, time.time())
+        self.evidence = replace(self.evidence, intents=(*self.evidence.intents, intent))
+
+    def look(self) -> SandboxState:
+        """Take in the engine's view of the container, at the latest before it is removed."""
+        state = self.container().state()
+        self.evidence = replace(self.evidence, state=state)
+        return state
+
+    def container(self) -> Sandbox:
+        """Return the container that was attached."""
+        if self.sandbox is None:
+            raise RuntimeError("no container has been started")
+        return self.sandbox
+
+    def _keep(self, evidence: PhaseEvidence) -> None:
+        changes: dict[str, Any] = {evidence.name: evidence}
+        self.evidence = replace(self.evidence, **changes)
+
+    def _ask_engine(self) -> bool:
+        answers = self._ready(READY_SECONDS)
+        self.evidence = replace(self.evidence, engine_answers=answers)
+        return answers
+
+    def _border(self, run: PhaseRun, sandbox: Sandbox) -> None:
+        if run.evidence().engine_lost and not self._ask_engine():
+            self._keep(run.evidence())
+            return
+        after = run.counters or self._read_counters(run, sandbox)
+        vanished = after.memory_usage is None and self._counters.memory_usage is not None
+        lost = vanished or isinstance(run.trouble or run.box.trouble, ContainerLost)
+        ended = self._has_ended(run, sandbox, patient=lost)
+        gap = self.evidence.state.event_gap
+        evidence = replace(
+            run.evidence(),
+            ended=not ended and run.trouble is None,
+            after=after,
+            peak=after.memory_peak,
+            container_ended=ended,
+            engine_gap=gap and not self._gap_seen,
+        )
+        self._gap_seen = self._gap_seen or gap
+        self._counters = after if run.counters is None else self._read_counters(run, sandbox)
+        if isinstance(sandbox, MemorySandbox):
+            evidence = replace(_with_samples(evidence, sandbox), anonymous_peak=sandbox.sampled_anonymous_peak())
+            if not ended:
+                sandbox.reset_peak()
+        self._keep(evidence)
+
+    def _read_counters(self, run: PhaseRun, sandbox: Sandbox) -> Counters:
+        try:
+            return sandbox.counters()
+        except SandboxError as error:
+            run.note(error)
+            return UNREAD
+
+    def _has_ended(self, run: PhaseRun, sandbox: Sandbox, *, patient: bool) -> bool:
+        """Return whether the container is gone; ``patient`` waits until the engine knows what others saw first."""
+        state = self.look()
+        give_up = time.monotonic() + _END_SECONDS
+        while state.running and patient and time.monotonic() < give_up:
+            time.sleep(0.05)
+            state = self.look()
+        if state.running is not None:
+            return not state.running
+        try:
+            sandbox.identity()
+        except ContainerLost as error:
+            run.note(error)
+            return True
+        except SandboxError as error:
+            run.note(error)
+        return False
+
+
+def _with_samples(phase: PhaseEvidence, sandbox: MemorySandbox) -> PhaseEvidence:
+    """Add what the counters had shown before they vanished: samples prove what they show, and nothing else."""
+    last = sandbox.last_counters
+    if phase.after.memory_usage is not None or last.memory_usage is None:
+        return phase
+    sampled = replace(phase, after=last)
+    if not (sampled.oom_kills or sampled.pids_denied):
+        sampled = phase
+    return replace(sampled, peak=last.memory_peak, peak_is_sampled=True)
