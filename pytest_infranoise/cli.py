@@ -66,6 +66,53 @@ def _read(name: str | None, run_dir: str | None) -> Run:
     return run
 
 
+@main.command("lint")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--resource-config",
+    "values",
+    multiple=True,
+    metavar="CONFIGS",
+    help="Configs to plan under, as in pytest's option of that name; from infranoise.toml by default.",
+)
+@click.option("--cpus", type=float, help="CPUs of the host that it is to run on.")
+@click.option("--memory", metavar="SIZE", help="Memory of that host, e.g. 64G.")
+@click.option(
+    "--default-cpus",
+    "--infranoise-default-cpus",
+    metavar="CPUS",
+    help="Floor and ceiling of tasks that state none, e.g. 1..2.",
+)
+@click.option("--default-memory", "--infranoise-default-memory", metavar="SIZE", help="The same, e.g. 2G..6G.")
+@click.pass_context
+def lint_command(
+    context: click.Context,
+    paths: tuple[Path, ...],
+    values: tuple[str, ...],
+    cpus: float | None,
+    memory: str | None,
+    default_cpus: str | None,
+    default_memory: str | None,
+) -> None:
+    """Say everything that is wrong with all tasks in PATH, which needs no engine and runs nothing.
+
+    A PATH is a directory to search, a task's directory or file, or a JSON lines file of SWE-bench instances. Tasks
+    of every format are loaded and planned as pytest would. The exit status is 1 when something is wrong; a task
+    that is skipped is not.
+    """
+    from pytest_infranoise.lint import lint
+    from pytest_infranoise.lint import read_choices
+
+    try:
+        choices = read_choices(paths, values, (cpus, memory), (default_cpus, default_memory))
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    findings = lint(paths, choices)
+    for line in findings.lines():
+        click.echo(line)
+    context.exit(0 if findings.clean else 1)
+
+
 @main.command()
 def schema() -> None:
     """Print the JSON schema of native task files (task.yaml)."""

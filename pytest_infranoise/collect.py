@@ -25,7 +25,9 @@ from pytest_infranoise.settings import Settings
 
 SETTINGS = pytest.StashKey[Settings]()
 SPEC = pytest.StashKey["TrialSpec"]()
-TASK_FILES = pytest.StashKey["list[TaskFile]"]()
+TASK_FILES = pytest.StashKey["list[TaskFile | Instance]"]()
+# Of marked test functions: the task of each by its name, or what was wrong with it.
+MARKED = pytest.StashKey["dict[str, Task | Exception]"]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,14 @@ class TaskDirectory(pytest.File):
 
     def collect(self) -> Iterator[TaskFile]:
         """Yield the one task file."""
-        file = self.task.file if isinstance(self.task, Task) else self.path / "task.yaml"
+        file = getattr(self.task, "file", self.path / "task.yaml")
+        # A mistake may be in another of the task's files.
+        file = file if file.name in ("task.yaml", "task.toml") else self._task_file()
         yield TaskFile.from_parent(self, path=file, task=self.task)
+
+    def _task_file(self) -> Path:
+        other = self.path / "task.toml"
+        return other if other.is_file() and not (self.path / "task.yaml").is_file() else self.path / "task.yaml"
 
 
 class TaskFile(pytest.File):
@@ -70,48 +78,72 @@ class TaskFile(pytest.File):
         Raises:
             CollectError: the task file has mistakes.
         """
-        self.session.stash.setdefault(TASK_FILES, []).append(self)
-        if isinstance(self.task, Exception):
-            raise self.CollectError(str(self.task))
-        yield from self._items(self.task, self.config.stash[SETTINGS])
+        yield from _collect_task(self)
 
-    def _items(self, task: Task, settings: Settings) -> Iterator[TrialItem]:
-        shared: Any = None
-        for agent in settings.agents:
-            for config in settings.configs:
-                for sample in range(settings.samples):
-                    key = TrialKey(agent.name, agent.model or "", task.name, config.name, sample)
-                    name = f"{config.name}-{sample}"
-                    item: TrialItem = TrialItem.from_parent(
-                        self,
-                        name=name if len(settings.agents) == 1 else f"{agent.name}-{name}",
-                        callobj=check_verdict,
-                        fixtureinfo=shared,
-                    )
-                    # One for all: resolving fixtures anew for every trial doubles the time of collection.
-                    shared = item._fixtureinfo
-                    item.describe(TrialSpec(key, task, config, agent))
-                    yield item
+
+class InstancesFile(pytest.File):
+    """A JSON lines file of SWE-bench instances: a task in each line."""
+
+    def collect(self) -> Iterator[Instance]:
+        """Yield the task of each line.
+
+        Raises:
+            CollectError: the file cannot be read.
+        """
+        from pytest_infranoise.tasks import swebench
+        from pytest_infranoise.tasks.errors import TaskError
+
+        try:
+            for line in swebench.load(self.path, self.config.stash[SETTINGS].defaults):
+                yield Instance.from_parent(self, name=line.label, task=line.task)
+        except TaskError as error:
+            raise self.CollectError(str(error)) from None
+
+
+class Instance(pytest.Collector):
+    """One task of several in a file; its items are its trials."""
+
+    def __init__(self, *, task: Task | Exception, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.task = task
+
+    def collect(self) -> Iterator[TrialItem]:
+        """Yield one item for each agent, config and sample.
+
+        Raises:
+            CollectError: the line has mistakes.
+        """
+        yield from _collect_task(self)
+
+
+def _collect_task(node: TaskFile | Instance) -> Iterator[TrialItem]:
+    node.session.stash.setdefault(TASK_FILES, []).append(node)
+    if isinstance(node.task, Exception):
+        raise node.CollectError(str(node.task))
+    yield from _items(node, node.task, node.config.stash[SETTINGS])
+
+
+def _items(node: TaskFile | Instance, task: Task, settings: Settings) -> Iterator[TrialItem]:
+    shared: Any = None
+    for agent in settings.agents:
+        for config in settings.configs:
+            for sample in range(settings.samples):
+                key = TrialKey(agent.name, agent.model or "", task.name, config.name, sample)
+                name = f"{config.name}-{sample}"
+                item: TrialItem = TrialItem.from_parent(
+                    node,
+                    name=name if len(settings.agents) == 1 else f"{agent.name}-{name}",
+                    callobj=check_verdict,
+                    fixtureinfo=shared,
+                )
+                # One for all: resolving fixtures anew for every trial doubles the time of collection.
+                shared = item._fixtureinfo
+                describe(item, TrialSpec(key, task, config, agent))
+                yield item
 
 
 class TrialItem(pytest.Function):
     """One trial. It runs in the setup phase, in a fixture; the call phase only looks at the verdict."""
-
-    def describe(self, spec: TrialSpec) -> None:
-        """Attach what the item stands for, and make it selectable by it."""
-        self.stash[SPEC] = spec
-        key = spec.key
-        self.add_marker(
-            pytest.mark.infranoise(task=key.task, config=key.config, sample=key.sample, agent=key.agent)
-        )
-        for tag in spec.task.tags:
-            self.add_marker(pytest.mark.infranoise_tag(name=tag))
-            self.extra_keyword_matches.add(tag)
-        if spec.task.unsupported:
-            self.add_marker(pytest.mark.skip(reason=spec.task.unsupported))
-        if self.config.pluginmanager.hasplugin("rerunfailures"):
-            # A rerun would turn a failed trial into a passed one.
-            self.add_marker(pytest.mark.flaky(reruns=0))
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Return what reports call this item."""
@@ -122,6 +154,21 @@ class TrialItem(pytest.Function):
         if isinstance(excinfo.value, TrialFailed):
             return failure_text(self, excinfo.value.record)
         return super().repr_failure(excinfo)
+
+
+def describe(item: pytest.Item, spec: TrialSpec) -> None:
+    """Attach what an item stands for, and make it selectable by it."""
+    item.stash[SPEC] = spec
+    key = spec.key
+    item.add_marker(pytest.mark.infranoise(task=key.task, config=key.config, sample=key.sample, agent=key.agent))
+    for tag in spec.task.tags:
+        item.add_marker(pytest.mark.infranoise_tag(name=tag))
+        item.extra_keyword_matches.add(tag)
+    if spec.task.unsupported:
+        item.add_marker(pytest.mark.skip(reason=spec.task.unsupported))
+    if item.config.pluginmanager.hasplugin("rerunfailures"):
+        # A rerun would turn a failed trial into a passed one.
+        item.add_marker(pytest.mark.flaky(reruns=0))
 
 
 def check_verdict(infranoise_trial: Record) -> None:
@@ -158,7 +205,7 @@ def shuffle(items: list[pytest.Item], seed: int) -> None:
 def collect_directory(path: Path, parent: pytest.Collector) -> TaskDirectory | None:
     """Return the collector of a task directory; None for any other directory."""
     try:
-        task = parent.config.hook.pytest_infranoise_load_task(path=path)
+        task = parent.config.hook.pytest_infranoise_load_task(path=path, config=parent.config)
     except Exception as error:
         task = error
     if task is None:
@@ -166,3 +213,16 @@ def collect_directory(path: Path, parent: pytest.Collector) -> TaskDirectory | N
     directory: TaskDirectory = TaskDirectory.from_parent(parent, path=path)
     directory.task = task
     return directory
+
+
+def collect_file(path: Path, parent: pytest.Collector) -> InstancesFile | None:
+    """Return the collector of a file of SWE-bench instances; None for any other file.
+
+    Such a file may well be the test data of somebody who never heard of us: it must be given by name, or lie
+    beside an ``infranoise.toml``.
+    """
+    if not (parent.session.isinitpath(path) or (path.parent / "infranoise.toml").is_file()):
+        return None
+    from pytest_infranoise.tasks import swebench
+
+    return InstancesFile.from_parent(parent, path=path) if swebench.is_instances(path) else None

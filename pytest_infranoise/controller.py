@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import asdict
+from dataclasses import replace
 from datetime import UTC
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from pytest_infranoise.config_grammar import describe_config
 from pytest_infranoise.journal import Journal
 from pytest_infranoise.journal import Run
 from pytest_infranoise.journal import new_run_id
@@ -32,8 +35,10 @@ from pytest_infranoise.settings import Settings
 if TYPE_CHECKING:
     from pytest_infranoise.gates import GateResult
     from pytest_infranoise.host import Owner
+    from pytest_infranoise.model import Task
     from pytest_infranoise.plan import Plan
     from pytest_infranoise.plan import PlannedTrial
+    from pytest_infranoise.prepare import Prepared
     from pytest_infranoise.sandboxes.protocol import Backend
 
 GATE_FAILED = 20
@@ -47,7 +52,7 @@ class Controller:
     session in which no task was collected never gets a plan, and then nothing here does anything.
     """
 
-    def __init__(self, settings: Settings, root: Path, workers: int) -> None:
+    def __init__(self, settings: Settings, root: Path, workers: int, hook: Any = None) -> None:
         self.settings = settings
         self.run = new_run_id(datetime.now(UTC))
         self.run_dir = settings.runs_dir / self.run
@@ -55,6 +60,8 @@ class Controller:
         self.lines: list[str] = []
         self._root = root
         self._workers = workers
+        self._hook = hook
+        self._tasks: Sequence[Task] = ()
         self._plan: Plan | None = None
         self._trials: dict[str, PlannedTrial] = {}
         self._meta: dict[str, Any] = {}
@@ -62,8 +69,8 @@ class Controller:
         self._owner: Owner | None = None
         self._render: Callable[[int], list[str]] = lambda width: []
 
-    def accept(self, plan: Plan) -> None:
-        """Take a plan; under xdist the first worker's, which all others have too.
+    def accept(self, plan: Plan, tasks: Sequence[Task] = ()) -> None:
+        """Take a plan and the tasks in it; under xdist the first worker's, which all others have too.
 
         Raises:
             pytest.UsageError: it has mistakes of the user's.
@@ -71,7 +78,8 @@ class Controller:
         if plan.problems:
             self._drop_empty_run_dir()
             raise pytest.UsageError("\n".join(plan.problems))
-        self._plan = self._plan or plan
+        if self._plan is None:
+            self._plan, self._tasks = plan, tasks
         self._trials = {trial.nodeid: trial for trial in self._plan.trials}
 
     @property
@@ -92,6 +100,8 @@ class Controller:
         import platform
 
         from pytest_infranoise import prepare
+        from pytest_infranoise.config_notes import Host
+        from pytest_infranoise.config_notes import config_notes
         from pytest_infranoise.host import Ledger
         from pytest_infranoise.sandboxes.docker import DockerBackend
 
@@ -105,16 +115,71 @@ class Controller:
         self._owner = ledger.register(self.run, "controller")
         prepare.sweep_dead_runs(self._backend, ledger, platform.node(), say)
         prepared.write(self.run_dir)
+        preflight = self._preflight(plan, prepared, say) if self.settings.preflight else None
+        if preflight is not None:
+            plan = self._without(plan, preflight["quarantined"])
         line = prepare.enforcement(prepared.engine, prepared.capacity)
         self._meta = {
             **self._plan_meta(plan),
             "engine": asdict(prepared.engine),
             "capacity": asdict(prepared.capacity),
             "enforcement": line,
+            "config_notes": [
+                *config_notes(
+                    self.settings.configs,
+                    [(trial.key.task, trial.key.config, trial.allocation) for trial in plan.trials],
+                    Host(prepared.engine.cpus, prepared.engine.memory),
+                ),
+                *plan.notes,
+            ],
+            "images": dict(prepared.images),
+            "preflight": preflight,
             **prepare.provenance(self._root),
         }
         write_meta(self.run_dir, self._meta)
-        say(f"infranoise: {len(plan.trials)} trials of {len(plan.tasks)} tasks, run {self.run}")
+        tasks = len({trial.key.task for trial in plan.trials})
+        say(f"infranoise: {len(plan.trials)} trials of {tasks} tasks, run {self.run}")
+
+    def _preflight(self, plan: Plan, prepared: Prepared, say: Callable[[str], None]) -> dict[str, Any]:
+        """Check the tasks, and let no trial of those start that are not fit; returns it all for ``run.json``."""
+        from pytest_infranoise import preflight
+        from pytest_infranoise.fixtures import TrialProcess
+        from pytest_infranoise.prepare import PreparationError
+        from pytest_infranoise.sandboxes.docker import DockerBackend
+
+        config = self.settings.configs[0]
+        setting = preflight.Setting(
+            run=self.run,
+            run_dir=self.run_dir,
+            config=config,
+            seed=self.settings.seed,
+            pass_threshold=self.settings.pass_threshold,
+            prepared=prepared,
+            make_agent=lambda context: self._hook.pytest_infranoise_make_agent(context=context),
+            backend=lambda: DockerBackend(self.run),
+        )
+        selected = {task.name for task in plan.tasks}
+        tasks = {task.name: task for task in self._tasks if task.name in selected}
+        try:
+            found = preflight.check_tasks(list(tasks.values()), setting, say)
+        except PreparationError as error:
+            raise pytest.UsageError(str(error)) from None
+        quarantined = {fitness.task: fitness.problem for fitness in found if fitness.problem is not None}
+        process = TrialProcess(self.run, self.run_dir, "controller")
+        for name, problem in quarantined.items():
+            process.quarantine(tasks[name], f"quarantined by preflight: {problem}")
+        return {
+            "config": config.name,
+            "quarantined": quarantined,
+            "unchecked": sorted(selected - {fitness.task for fitness in found}),
+            "tasks": {fitness.task: fitness.to_json() for fitness in found},
+        }
+
+    def _without(self, plan: Plan, quarantined: Mapping[str, str]) -> Plan:
+        """Return the plan without the trials of some tasks, which are told as skipped for a reason instead."""
+        reasons = {name: f"quarantined by preflight: {problem}" for name, problem in quarantined.items()}
+        trials = tuple(trial for trial in plan.trials if trial.key.task not in quarantined)
+        return replace(plan, trials=trials, skipped={**plan.skipped, **reasons})
 
     def _make_run_dir(self) -> None:
         try:
@@ -133,9 +198,9 @@ class Controller:
             "finished": None,
             "planned": [list(trial.key.to_json().values()) for trial in plan.trials],
             "tasks": {"collected": list(plan.collected), "skipped": dict(plan.skipped), "broken": plan.broken},
-            "configs": [asdict(config) for config in settings.configs],
+            "configs": [describe_config(config) for config in settings.configs],
             "baseline": settings.configs[0].name,
-            "agents": [{"name": agent.name, "model": agent.model or ""} for agent in settings.agents],
+            "agents": _agents(plan, settings),
             "samples": settings.samples,
             "seed": settings.seed,
             "order": "shuffled inside rounds; all configs of a task close together",
@@ -224,6 +289,7 @@ class Controller:
             status,
             others_failed=self.others_failed,
             missing=len(run.missing),
+            quarantined=len((run.meta.get("preflight") or {}).get("quarantined", ())),
             gates=gates,
             not_evaluated=not_evaluated,
             bad_trials=sum(record.verdict is not Verdict.PASS for record in run.records),
@@ -246,6 +312,14 @@ class Controller:
             self._backend.close()
 
 
+def _agents(plan: Plan, settings: Settings) -> list[dict[str, str]]:
+    """Return the agents that have trials, in the user's order; marked functions are not his to choose."""
+    planned = dict.fromkeys((trial.key.agent, trial.key.model) for trial in plan.trials)
+    chosen = [(agent.name, agent.model or "") for agent in settings.agents]
+    agents = dict.fromkeys([*(agent for agent in chosen if agent in planned), *planned])
+    return [{"name": name, "model": model} for name, model in agents]
+
+
 def exit_status(
     status: int,
     *,
@@ -254,13 +328,14 @@ def exit_status(
     gates: Sequence[GateResult],
     not_evaluated: bool,
     bad_trials: int,
+    quarantined: int = 0,
 ) -> int:
     """Return the session's exit status; the first line of the table in the README that applies."""
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return status
     if others_failed:
         return pytest.ExitCode.TESTS_FAILED
-    if missing or not all(gate.holds for gate in gates) or not_evaluated:
+    if missing or quarantined or not all(gate.holds for gate in gates) or not_evaluated:
         return GATE_FAILED
     if gates:
         return pytest.ExitCode.OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+from collections.abc import Iterator
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pytest_infranoise.collect import SETTINGS
 from pytest_infranoise.collect import SPEC
 from pytest_infranoise.collect import TrialSpec
 from pytest_infranoise.journal import artifacts_dir
+from pytest_infranoise.journal import file_name
 from pytest_infranoise.journal import shown
 from pytest_infranoise.model import Record
 from pytest_infranoise.model import Task
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from pytest_infranoise.host import Owner
     from pytest_infranoise.prepare import Prepared
     from pytest_infranoise.sandboxes.protocol import Backend
+    from pytest_infranoise.trials.runner import TrialContext
 
 PROCESS = pytest.StashKey["TrialProcess"]()
 # How long an engine that went away may take to come back before the run is stopped.
@@ -100,7 +103,7 @@ class TrialProcess:
         return True
 
     def _quarantine(self, task: Task) -> Path:
-        return self.run_dir / "quarantine" / task.name
+        return self.run_dir / "quarantine" / file_name(task.name)
 
     def close(self) -> None:
         """Let go of the engine and the ledger."""
@@ -147,15 +150,22 @@ def infranoise_trial(
 
 
 def _run(config: pytest.Config, process: TrialProcess, spec: TrialSpec, backend: Backend, agent: Agent) -> Record:
-    from pytest_infranoise.journal import Journal
-    from pytest_infranoise.resource_configs import allocate
-    from pytest_infranoise.sandboxes.protocol import EnforcementError
-    from pytest_infranoise.trials.runner import TrialConfigError
-    from pytest_infranoise.trials.runner import TrialContext
+    from pytest_infranoise.resource_configs import make_trial
     from pytest_infranoise.trials.runner import run_trial
 
-    trial = Trial(spec.key, spec.task, spec.config, allocate(spec.task, spec.config), spec.agent)
-    context = TrialContext(
+    trial = make_trial(spec.key, spec.task, spec.config, spec.agent)
+    with mistakes_told(process, spec.task):
+        record = run_trial(trial, agent, trial_context(config, process, backend))
+    stop_without_engine(process, backend, record)
+    return record
+
+
+def trial_context(config: pytest.Config, process: TrialProcess, backend: Backend) -> TrialContext:
+    """Return what this process gives to each of its trials."""
+    from pytest_infranoise.journal import Journal
+    from pytest_infranoise.trials.runner import TrialContext
+
+    return TrialContext(
         run=process.run,
         run_dir=process.run_dir,
         worker=process.name,
@@ -166,14 +176,25 @@ def _run(config: pytest.Config, process: TrialProcess, spec: TrialSpec, backend:
         image=process.prepared.image,
         admit=process.admit,
     )
+
+
+@contextlib.contextmanager
+def mistakes_told(process: TrialProcess, task: Task) -> Iterator[None]:
+    """Report what is no trial's result: a mistake stops the task, an engine without limits stops the run."""
+    from pytest_infranoise.sandboxes.protocol import EnforcementError
+    from pytest_infranoise.trials.runner import TrialConfigError
+
     try:
-        record = run_trial(trial, agent, context)
+        yield
     except TrialConfigError as error:
-        process.quarantine(spec.task, f"CONFIG-ERROR in task {spec.task.name!r}: {error}")
-        raise ConfigErrorReport(f"{spec.task.file}: {error}") from None
+        process.quarantine(task, f"CONFIG-ERROR in task {task.name!r}: {error}")
+        raise ConfigErrorReport(f"{task.file}: {error}") from None
     except EnforcementError as error:
         process.stop(f"the engine does not enforce the limits it was given: {error}")
         raise ConfigErrorReport(f"run stopped: the engine does not enforce limits: {error}") from None
+
+
+def stop_without_engine(process: TrialProcess, backend: Backend, record: Record) -> None:
+    """Stop the run when the engine that a trial lost does not come back."""
     if record.cause == "daemon-lost" and not backend.ready(_ENGINE_GRACE):
         process.stop(f"the engine is gone and did not come back within {_ENGINE_GRACE:.0f} s")
-    return record

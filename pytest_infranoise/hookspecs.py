@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.hookspec(firstresult=True)
-def pytest_infranoise_load_task(path: Path) -> Task | None:
+def pytest_infranoise_load_task(path: Path, config: pytest.Config) -> Task | None:
     """Load the task in the directory ``path``; None when it is not one of this loader's.
 
     Called in every process that collects, for every directory that pytest comes to, so the answer "not mine"

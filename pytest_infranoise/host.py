@@ -41,7 +41,12 @@ class Capacity:
 
 def capacity(engine: EngineInfo) -> Capacity:
     """Return what the engine's host can give to trials."""
-    return Capacity(engine.cpus, int(engine.memory * (1 - MEMORY_RESERVE)))
+    return capacity_of(engine.cpus, engine.memory)
+
+
+def capacity_of(cpus: float, memory: int) -> Capacity:
+    """Return what a host with so many cores and bytes can give to trials."""
+    return Capacity(cpus, int(memory * (1 - MEMORY_RESERVE)))
 
 
 def boot_id() -> str:

@@ -112,8 +112,8 @@ def write_meta(run_dir: Path, meta: Mapping[str, Any]) -> None:
 
 def artifacts_dir(run_dir: Path, key: TrialKey, attempt: int) -> Path:
     """Return (and make) the directory for the logs of one attempt."""
-    agent = "-".join(_file_name(part) for part in (key.agent, key.model) if part)
-    path = run_dir / "artifacts" / _file_name(key.task) / f"{agent}-{_file_name(key.config)}-{key.sample}-{attempt}"
+    agent = "-".join(file_name(part) for part in (key.agent, key.model) if part)
+    path = run_dir / "artifacts" / file_name(key.task) / f"{agent}-{file_name(key.config)}-{key.sample}-{attempt}"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -124,7 +124,8 @@ def shown(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def _file_name(text: str) -> str:
+def file_name(text: str) -> str:
+    """Return a name for a file that is safe whatever ``text`` is, and equal to it where that is safe already."""
     return "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in text).lstrip(".") or "_"
 
 

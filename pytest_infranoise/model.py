@@ -87,20 +87,32 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """One resource's floor and ceiling as multiples of the spec; a ceiling of None is uncapped."""
+class Amount:
+    """Cores or bytes that a config states outright, whatever a task's spec is."""
 
-    floor: float = 1.0
-    ceiling: float | None = 1.0
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One resource's floor and ceiling: a number is a multiple of the spec, a ceiling of None is uncapped.
+
+    With ``own``, a task that states a ceiling itself has that one instead of ``ceiling``.
+    """
+
+    floor: float | Amount = 1.0
+    ceiling: float | Amount | None = 1.0
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceConfig:
-    """A named rule that turns a spec into floors and ceilings."""
+    """A named rule that turns a spec into floors and ceilings; ``time`` multiplies the agent's timeout."""
 
     name: str
     cpus: Rule
     memory: Rule
+    time: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,21 +146,111 @@ class Strategy:
 
 
 @dataclass(frozen=True, slots=True)
+class HostVariable:
+    """A value that a task takes from this machine's environment when it runs; it is never written down."""
+
+    name: str
+    default: str | None = None
+
+
+Environment = Mapping[str, "str | HostVariable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Something to put into a container: a file, a directory's content, or bytes, at the path ``target``."""
+
+    source: Path | bytes = field(repr=False)
+    target: str
+    mode: int = 0o644  # of bytes
+
+
+class Reads(StrEnum):
+    """How a verifier's verdict is read; ``trials.readers`` has the rules of each."""
+
+    NONCE = "nonce"  # our own artefact, INFRANOISE_REWARD_FILE
+    REWARD_FILES = "reward-files"  # Harbor: /logs/verifier/reward.json, else reward.txt
+    PYTEST_SUMMARY = "pytest-summary"  # Terminal-Bench 1: a result per test in what the command printed
+    SWEBENCH = "swebench"  # the results of a repository's own tests in what the command printed
+
+
+@dataclass(frozen=True, slots=True)
 class Verifier:
     """What decides whether the agent solved the task.
 
-    ``files`` are uploaded only when the agent phase is over; ``command`` is run by ``sh -c`` in the
-    directory they were uploaded to.
+    Args:
+        command: run by ``sh -c`` once the agent phase is over.
+        files: uploaded to ``target`` then, and no earlier.
+        user: who runs the command; None is root, "" the image's own user.
+        target: where ``files`` go. What was there before is removed, unless the image had it.
+        uploads: what goes anywhere else, after ``files``; checked by hash like them.
+        workdir: where the command runs; None is ``target``, "" the task's own working directory.
+        environment: variables of the command alone.
+        executable: a path among the uploads that is made executable.
+        stale: paths that are removed as root before the command runs: nobody else may have written them.
+        reads: how the verdict is read.
+        options: what that way of reading needs to know of this task, JSON-safe.
     """
 
     command: str
-    files: Path
+    files: Path | None
     user: str | None = None
+    target: str = "/infranoise/verifier"
+    uploads: tuple[Upload, ...] = ()
+    workdir: str | None = None
+    environment: Environment = field(default_factory=dict)
+    executable: str | None = None
+    stale: tuple[str, ...] = ()
+    reads: Reads = Reads.NONCE
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """How the agent ``oracle`` solves a task whose solution is more than one script (``Task.oracle``).
+
+    Args:
+        command: run by ``sh -c`` in the task's working directory as the agent's user.
+        uploads: put into the container when the oracle starts, and for no other agent.
+        environment: variables of the command alone.
+        executable: a path among the uploads that is made executable.
+    """
+
+    command: str
+    uploads: tuple[Upload, ...]
+    environment: Environment = field(default_factory=dict)
+    executable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Healthcheck:
+    """A command that must succeed in setup before the agent may start; times in seconds.
+
+    Failures in the first ``start_period`` are not counted; after it, ``retries`` in a row are too many.
+    """
+
+    command: str
+    interval: float = 5.0
+    timeout: float = 30.0
+    start_period: float = 0.0
+    start_interval: float = 5.0
+    retries: int = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One benchmark problem, loaded and checked; nothing in it depends on a config."""
+    """One benchmark problem, loaded and checked; nothing in it depends on a config.
+
+    Args:
+        user: the container's user; None is the image's own.
+        workdir: where the agent works, made when missing; "" is the image's own, used as it is.
+        agent_user: who runs the agent's commands where that is not the container's user.
+        oracle: a script that solves the task, or ``solution``.
+        directories: made in setup, writable for everybody.
+        build_timeout: seconds that building the image may take; None is the default.
+        storage: the disk space that the task asks for in bytes; no engine of ours enforces it.
+        unsupported: why the task cannot be run faithfully; it is collected and skipped.
+    """
 
     name: str
     file: Path
@@ -161,7 +263,7 @@ class Task:
     pull: str = "missing"
     timeouts: Timeouts = Timeouts()
     network: bool = True
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Environment = field(default_factory=dict)
     user: str | None = None
     workdir: str = "/app"
     files: Path | None = None
@@ -173,6 +275,12 @@ class Task:
     pids_ceiling: int = 4096
     shm_ceiling: int = 64 * 1024**2
     unsupported: str | None = None
+    agent_user: str | None = None
+    solution: Solution | None = None
+    healthcheck: Healthcheck | None = None
+    directories: tuple[str, ...] = ()
+    storage: int | None = None
+    build_timeout: float | None = None
 
     @property
     def root(self) -> Path:

@@ -72,7 +72,9 @@ def annotate(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Test
     if isinstance(error, ConfigErrorReport):
         report.infranoise_config_error = True  # type: ignore[attr-defined]
     record = item.stash.get(RECORD, None)
-    if record is not None and report.when == ("setup" if record.verdict is Verdict.INFRA_ERROR else "call"):
+    infra_error = record is not None and record.verdict is Verdict.INFRA_ERROR
+    # A marked function's infra-error may show only in its call.
+    if record is not None and (report.when == "call" or (infra_error and report.when == "setup")):
         attach(report, record)
 
 

@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from pytest_infranoise import marked
+from pytest_infranoise.checks import duplicates
+from pytest_infranoise.collect import MARKED
 from pytest_infranoise.collect import SETTINGS
 from pytest_infranoise.collect import TASK_FILES
 from pytest_infranoise.collect import TrialSpec
@@ -48,6 +51,7 @@ class PlannedTask:
     image: str | None
     build: str | None
     pull: str
+    build_timeout: float | None = None  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class Plan:
 
     ``problems`` are the user's mistakes, one line each: with any, nothing may start. ``broken`` counts task
     files that could not be loaded. ``collected`` names every task that was found, deselected ones included.
+    ``notes`` is what a reader of the numbers has to know of the tasks.
     """
 
     trials: tuple[PlannedTrial, ...]
@@ -64,6 +69,7 @@ class Plan:
     skipped: Mapping[str, str]
     broken: int
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether the session has anything to do with us."""
@@ -87,6 +93,7 @@ class Plan:
             skipped=data["skipped"],
             broken=data["broken"],
             problems=tuple(data["problems"]),
+            notes=tuple(data["notes"]),
         )
 
 
@@ -100,11 +107,12 @@ def make_plan(session: pytest.Session) -> Plan:
     """Return the plan of what was collected and selected."""
     settings = session.config.stash[SETTINGS]
     files = session.stash.get(TASK_FILES, [])
-    loaded = [file.task for file in files if isinstance(file.task, Task)]
+    found = [*(file.task for file in files), *session.stash.get(MARKED, {}).values()]
+    loaded = [task for task in found if isinstance(task, Task)]
     specs = trial_specs(session.items)
-    problems = []
-    if files:
-        problems += [*settings.toml_errors, *_duplicates(loaded), *_settings_problems(settings, loaded)]
+    problems = [*settings.toml_errors] if found or specs else []
+    if found:
+        problems += [*duplicates(loaded), *_settings_problems(settings, loaded, agent_needed=bool(files))]
     trials = []
     for nodeid, spec in specs.items():
         if spec.task.unsupported is None:
@@ -114,38 +122,50 @@ def make_plan(session: pytest.Session) -> Plan:
                 problems.append(str(error))
                 continue
             trials.append(PlannedTrial(nodeid, spec.key, str(spec.task.file), allocation))
-    problems += _agent_problems(session.config, settings, list(specs.values()))
+    problems += _unset_variables(list(specs.values()))
+    agents_needed = [spec for spec in specs.values() if spec.agent is not marked.AGENT]
+    problems += _agent_problems(session.config, settings, agents_needed)
     return Plan(
         trials=tuple(trials),
         tasks=_tasks(list(specs.values())),
         collected=tuple(sorted({task.name for task in loaded})),
         skipped={task.name: task.unsupported for task in loaded if task.unsupported},
-        broken=len(files) - len(loaded),
+        broken=len(found) - len(loaded),
         problems=tuple(dict.fromkeys(problems)),
+        notes=_storage_notes(list(specs.values())),
     )
+
+
+def _unset_variables(specs: Sequence[TrialSpec]) -> list[str]:
+    from pytest_infranoise.tasks.host_environment import unset_variables
+
+    tasks = {spec.task.name: spec.task for spec in specs if spec.task.unsupported is None}
+    return [line for task in tasks.values() for line in unset_variables(task)]
+
+
+def _storage_notes(specs: Sequence[TrialSpec]) -> tuple[str, ...]:
+    limited = {spec.task.name for spec in specs if spec.task.storage is not None and spec.task.unsupported is None}
+    if not limited:
+        return ()
+    return (f"storage limits of {len(limited)} {'task' if len(limited) == 1 else 'tasks'} are not enforced",)
 
 
 def _tasks(specs: Sequence[TrialSpec]) -> tuple[PlannedTask, ...]:
     tasks = {spec.task.name: spec.task for spec in specs if spec.task.unsupported is None}
     return tuple(
-        PlannedTask(task.name, str(task.file), task.image, str(task.build) if task.build else None, task.pull)
+        PlannedTask(
+            name=task.name,
+            file=str(task.file),
+            image=task.image,
+            build=str(task.build) if task.build else None,
+            pull=task.pull,
+            build_timeout=task.build_timeout,
+        )
         for task in tasks.values()
     )
 
 
-def _duplicates(tasks: Sequence[Task]) -> list[str]:
-    first: dict[str, Task] = {}
-    problems = []
-    for task in tasks:
-        other = first.setdefault(task.name, task)
-        if other.file != task.file:
-            problems.append(
-                f"{task.file}: name: {task.name!r} is also the name of {other.file}; rename one of them"
-            )
-    return problems
-
-
-def _settings_problems(settings: Settings, tasks: Sequence[Task]) -> list[str]:
+def _settings_problems(settings: Settings, tasks: Sequence[Task], *, agent_needed: bool) -> list[str]:
     if settings.toml_errors:
         return []
     problems = []
@@ -156,7 +176,7 @@ def _settings_problems(settings: Settings, tasks: Sequence[Task]) -> list[str]:
                 f"{nearest}: applies to task {task.name!r} but not to the paths given to pytest; "
                 f"give {nearest.parent} as the path instead"
             )
-    if not settings.agents and not problems:
+    if agent_needed and not settings.agents and not problems:
         problems.append(
             f"no agent chosen; give --infranoise-agent, or `agent` in infranoise.toml; {agents_help(settings)}"
         )

@@ -15,12 +15,14 @@ import pytest
 
 from pytest_infranoise import collect
 from pytest_infranoise import hookspecs
+from pytest_infranoise import marked
 from pytest_infranoise import outcomes
 from pytest_infranoise import session as sessions
 from pytest_infranoise.collect import SETTINGS
 from pytest_infranoise.fixtures import infranoise_agent  # noqa: F401  (a fixture is found where pytest looks)
 from pytest_infranoise.fixtures import infranoise_backend  # noqa: F401
 from pytest_infranoise.fixtures import infranoise_trial  # noqa: F401
+from pytest_infranoise.marked import infranoise_sandbox  # noqa: F401
 from pytest_infranoise.settings import add_options
 
 if TYPE_CHECKING:
@@ -41,7 +43,11 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the settings; the controller is made here, a worker is told by it who it is."""
-    config.addinivalue_line("markers", "infranoise(task, config, sample, agent): what a trial is of; set by us")
+    config.addinivalue_line(
+        "markers",
+        "infranoise(image, cpus, memory, ...): run this test, which takes infranoise_sandbox, in a container under "
+        "every resource config; every trial has infranoise(task, config, sample, agent), set by us, to select by",
+    )
     config.addinivalue_line("markers", "infranoise_tag(name): a tag of the trial's task; set by us")
     sessions.configure(config)
 
@@ -52,13 +58,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_infranoise_load_task(path: Path) -> Task | None:
-    """Load our own format."""
-    if not (path / "task.yaml").is_file():
+def pytest_infranoise_load_task(path: Path, config: pytest.Config) -> Task | None:
+    """Load our own format, Harbor's and Terminal-Bench's."""
+    if not ((path / "task.yaml").is_file() or (path / "task.toml").is_file()):
         return None
-    from pytest_infranoise.tasks import native
+    from pytest_infranoise.tasks import loaders
 
-    return native.load(path)
+    return loaders.load(path, config.stash[SETTINGS].defaults)
 
 
 @pytest.hookimpl(trylast=True)
@@ -69,9 +75,21 @@ def pytest_infranoise_make_agent(context: AgentContext) -> Agent | None:
     return builtin.make_builtin(context) if context.choice.kind in builtin.KINDS else None
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make trials of marked functions; last, so that config and sample stand at the end of ids."""
+    if marked.concerns(metafunc):
+        marked.parametrize(metafunc)
+
+
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Take over the directories of tasks."""
     return collect.collect_directory(path, parent)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Take over files that hold tasks."""
+    return collect.collect_file(file_path, parent) if file_path.suffix == ".jsonl" else None
 
 
 @pytest.hookimpl(tryfirst=True)

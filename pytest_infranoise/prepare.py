@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -15,7 +16,10 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from typing import NamedTuple
 
+from pytest_infranoise.checks import Demand
+from pytest_infranoise.checks import floors_above
 from pytest_infranoise.host import Capacity
 from pytest_infranoise.host import Ledger
 from pytest_infranoise.host import boot_id
@@ -23,7 +27,8 @@ from pytest_infranoise.host import capacity
 from pytest_infranoise.model import Task
 from pytest_infranoise.plan import Plan
 from pytest_infranoise.plan import PlannedTask
-from pytest_infranoise.resource_configs import check_floor
+from pytest_infranoise.progress import Progress
+from pytest_infranoise.progress import as_completed
 from pytest_infranoise.sandboxes.protocol import Backend
 from pytest_infranoise.sandboxes.protocol import ConfigError
 from pytest_infranoise.sandboxes.protocol import EngineInfo
@@ -33,6 +38,8 @@ from pytest_infranoise.units import format_memory
 RUN_LABEL = "infranoise.run"
 HOST_LABEL = "infranoise.host"
 _PARALLEL_IMAGES = 4
+_NAMED = 3
+_SHOWN = 300  # characters of an error; all of it comes with the task's first trial
 
 
 class PreparationError(Exception):
@@ -111,47 +118,89 @@ def prepare(plan: Plan, backend: Backend, say: Callable[[str], None]) -> Prepare
 
 
 def _check_floors(plan: Plan, limit: Capacity) -> None:
-    problems: dict[str, None] = {}
-    for trial in plan.trials:
-        problem = check_floor(
-            f"{trial.file}: task {trial.key.task!r} under config {trial.key.config!r}",
-            trial.allocation,
-            limit.cpus,
-            limit.memory,
-        )
-        if problem is not None:
-            problems[problem] = None
+    demands = (Demand(trial.key.task, trial.file, trial.key.config, trial.allocation) for trial in plan.trials)
+    problems = floors_above(demands, limit.cpus, limit.memory)
     if problems:
         raise PreparationError("\n".join(problems))
+
+
+class _Place(NamedTuple):
+    """Where an image comes from."""
+
+    image: str | None
+    build: str | None
+    pull: str
+
+    def get(self, backend: Backend, seconds: float | None, progress: Progress, name: str) -> tuple[str, str]:
+        """Return an image's id, and what had to be done for it: "pulling", "building" or nothing."""
+        did = [""]
+
+        def working(what: str) -> None:
+            did.append(what)
+            progress.begins(f"{what} {name}")
+
+        try:
+            build = Path(self.build) if self.build else None
+            found = backend.image(self.image, build, self.pull, seconds=seconds, working=working)
+        finally:
+            progress.ends(f"{did[-1]} {name}")
+        return found, did[-1]
 
 
 def _images(
     tasks: Sequence[PlannedTask], backend: Backend, say: Callable[[str], None]
 ) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    wanted: dict[tuple[str | None, str | None, str], list[str]] = {}
+    """Get every image once, several at a time; return ids and errors by task."""
+    wanted: dict[_Place, list[PlannedTask]] = {}
     for task in tasks:
-        wanted.setdefault((task.image, task.build, task.pull), []).append(task.name)
+        wanted.setdefault(_Place(task.image, task.build, task.pull), []).append(task)
     images: dict[str, str] = {}
     errors: dict[str, dict[str, Any]] = {}
-    with ThreadPoolExecutor(_PARALLEL_IMAGES) as pool:
-        results = {
-            place: pool.submit(backend.image, image, Path(build) if build else None, pull)
-            for place in wanted
-            for image, build, pull in [place]
+    work: Counter[str] = Counter()
+    progress = Progress(say, "images", len(wanted))
+    pool = ThreadPoolExecutor(_PARALLEL_IMAGES, "infranoise-images")
+    try:
+        futures = {
+            pool.submit(place.get, backend, _seconds(sharing), progress, place.image or sharing[0].name): place
+            for place, sharing in wanted.items()
         }
-        for place, result in results.items():
+        for place, future in as_completed(futures, progress):
+            names = [task.name for task in wanted[place]]
             try:
-                images.update(dict.fromkeys(wanted[place], result.result()))
+                image, did = future.result()
             except SandboxError as error:
-                entry = {
-                    "kind": type(error).__name__,
-                    "call": error.call,
-                    "text": error.text,
-                    "status": error.status,
-                }
-                errors.update({name: entry for name in wanted[place]})
-                say(f"infranoise: no image for {', '.join(wanted[place])}: {error.text}")
+                work["failed"] += 1
+                errors.update(dict.fromkeys(names, _entry(error)))
+                say(f"infranoise: no image for {_listed(names)}: {error.text.splitlines()[0][:_SHOWN]}")
+            else:
+                work[did] += 1
+                images.update(dict.fromkeys(names, image))
+    finally:
+        # Whoever interrupts this closes the backend next, and that ends what is still at work.
+        pool.shutdown(wait=False, cancel_futures=True)
+    if work["building"] or work["pulling"]:
+        say(_summary(work, progress.seconds))
     return images, errors
+
+
+def _seconds(tasks: Sequence[PlannedTask]) -> float | None:
+    """Return how long the build that tasks share may take: the longest that one of them says."""
+    return max((task.build_timeout for task in tasks if task.build_timeout is not None), default=None)
+
+
+def _entry(error: SandboxError) -> dict[str, Any]:
+    return {"kind": type(error).__name__, "call": error.call, "text": error.text, "status": error.status}
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join(names) if rest <= 0 else f"{', '.join(names[:_NAMED])} and {rest} more tasks"
+
+
+def _summary(work: Mapping[str, int], seconds: float) -> str:
+    words = {"building": "built", "pulling": "pulled", "": "there already", "failed": "not to be had"}
+    parts = [f"{work[kind]} {word}" for kind, word in words.items() if work.get(kind)]
+    return f"infranoise: images: {', '.join(parts)}, in {seconds:.0f} s"
 
 
 def sweep_dead_runs(backend: Backend, ledger: Ledger, host: str, say: Callable[[str], None]) -> None:

@@ -6,6 +6,7 @@ collect, write their plan into the run directory, and wait until the controller 
 
 from __future__ import annotations
 
+import pickle
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +15,13 @@ from typing import Any
 import pytest
 
 from pytest_infranoise import outcomes
+from pytest_infranoise.collect import MARKED
 from pytest_infranoise.collect import SETTINGS
 from pytest_infranoise.collect import TASK_FILES
 from pytest_infranoise.controller import Controller
 from pytest_infranoise.fixtures import PROCESS
 from pytest_infranoise.fixtures import TrialProcess
+from pytest_infranoise.model import Task
 from pytest_infranoise.model import Verdict
 from pytest_infranoise.settings import read_settings
 
@@ -39,7 +42,8 @@ def configure(config: pytest.Config) -> None:
         config.stash[PROCESS] = TrialProcess(told["run"], Path(told["run_dir"]), told["name"])
         return
     config.stash[SETTINGS] = settings = read_settings(config)
-    controller = Controller(settings, config.rootpath, workers=config.getoption("numprocesses", None) or 0)
+    workers = config.getoption("numprocesses", None) or 0
+    controller = Controller(settings, config.rootpath, workers, hook=config.hook)
     config.stash[PROCESS] = TrialProcess(controller.run, controller.run_dir, "main")
     config.pluginmanager.register(ControllerPlugin(config, controller), _CONTROLLER)
 
@@ -58,7 +62,7 @@ def collected(session: pytest.Session) -> None:
     Raises:
         pytest.UsageError: the user's mistakes (without xdist).
     """
-    if TASK_FILES not in session.stash:
+    if TASK_FILES not in session.stash and MARKED not in session.stash:
         return
     from pytest_infranoise.plan import make_plan
 
@@ -68,14 +72,25 @@ def collected(session: pytest.Session) -> None:
         _end_on_sigterm(config)
     controller: ControllerPlugin | None = config.pluginmanager.getplugin(_CONTROLLER)
     if controller is not None:
-        controller.controller.accept(plan)
+        controller.controller.accept(plan, _loaded(session))
     else:
         process = config.stash[PROCESS]
         plan.write(_plan_file(process.run_dir, process.name))
+        if config.stash[SETTINGS].preflight:
+            _tasks_file(process.run_dir, process.name).write_bytes(pickle.dumps(_loaded(session)))
 
 
 def _plan_file(run_dir: Path, worker: str) -> Path:
     return run_dir / f"plan-{worker}.json"
+
+
+def _tasks_file(run_dir: Path, worker: str) -> Path:
+    return run_dir / f"plan-{worker}.tasks"
+
+
+def _loaded(session: pytest.Session) -> list[Task]:
+    """Return the tasks that were collected from files."""
+    return [node.task for node in session.stash.get(TASK_FILES, []) if isinstance(node.task, Task)]
 
 
 def _end_on_sigterm(config: pytest.Config) -> None:
@@ -127,9 +142,10 @@ class ControllerPlugin:
 
         plan = Plan.read(file)
         file.unlink()
+        tasks = self._tasks_of(node.gateway.id)
         if self.controller.begun:  # a replacement for a worker that died
             return
-        self.controller.accept(plan)
+        self.controller.accept(plan, tasks)
         session: Any = self.config.pluginmanager.getplugin("session")
         errors = session.testsfailed
         if errors and not self.config.option.continue_on_collection_errors:
@@ -137,6 +153,15 @@ class ControllerPlugin:
         if _UNDO_SIGTERM not in self.config.stash:
             _end_on_sigterm(self.config)
         self.controller.begin(self._say)
+
+    def _tasks_of(self, worker: str) -> list[Task]:
+        """Return the tasks that a worker has collected, where they are needed here: for a preflight."""
+        file = _tasks_file(self.controller.run_dir, worker)
+        if not file.exists():
+            return []
+        tasks: list[Task] = pickle.loads(file.read_bytes())
+        file.unlink()
+        return tasks
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:

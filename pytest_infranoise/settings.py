@@ -7,21 +7,31 @@ A value is taken from the command line, else from pytest's ini file, else from t
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from typing import TypeVar
 
 import pytest
 
+from pytest_infranoise.config_grammar import DEFAULT_CONFIGS
+from pytest_infranoise.config_grammar import UnknownConfig
+from pytest_infranoise.config_grammar import parse_configs
 from pytest_infranoise.model import AgentChoice
 from pytest_infranoise.model import ResourceConfig
-from pytest_infranoise.resource_configs import DEFAULT_CONFIGS
-from pytest_infranoise.resource_configs import parse_configs
 from pytest_infranoise.settings_file import SettingsFile
 from pytest_infranoise.settings_file import read_settings_file
+from pytest_infranoise.tasks.defaults import NO_DEFAULTS
+from pytest_infranoise.tasks.defaults import DefaultResources
+from pytest_infranoise.tasks.defaults import parse_cpus
+from pytest_infranoise.tasks.defaults import parse_memory_range
+
+T = TypeVar("T")
 
 DEFAULT_RUNS_DIR = ".infranoise/runs"
 
@@ -30,9 +40,9 @@ DEFAULT_RUNS_DIR = ".infranoise/runs"
 class Settings:
     """Everything the user chose.
 
-    ``agents`` is empty when nobody chose one. ``toml_errors`` are mistakes in ``infranoise.toml``: they concern
-    nobody as long as no trial is collected. ``outcome_selection`` names the option that picks tests by earlier
-    outcomes, which makes every rate something else than an estimate.
+    ``agents`` is empty when nobody chose one. ``toml_errors`` are mistakes in ``infranoise.toml``, or in what it
+    should define: they concern nobody as long as no trial is collected. ``outcome_selection`` names the option
+    that picks tests by earlier outcomes, which makes every rate something else than an estimate.
     """
 
     configs: tuple[ResourceConfig, ...]
@@ -46,6 +56,8 @@ class Settings:
     toml: Path | None
     toml_errors: tuple[str, ...]
     outcome_selection: str | None
+    defaults: DefaultResources = NO_DEFAULTS
+    preflight: bool = False
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -56,7 +68,9 @@ def add_options(parser: pytest.Parser) -> None:
         action="append",
         metavar="CONFIGS",
         help="Resource configs to run every task under, as a comma list: Kx (floor 1x, ceiling K times the task's "
-        f"spec) or uncapped. The first is the baseline. Default: {','.join(DEFAULT_CONFIGS)}.",
+        "spec), uncapped, task (floor and ceiling that the task states) or a [configs.NAME] of infranoise.toml; or "
+        "one of your own, e.g. ram:memory=1x..5x,cpus=1x..2,time=1.5x (resources left out are 1x..1x). Repeatable. "
+        f"The first is the baseline. Default: {','.join(DEFAULT_CONFIGS)}.",
     )
     group.addoption("--infranoise-samples", type=int, metavar="N", help="trials per task and config (default: 3)")
     group.addoption(
@@ -89,6 +103,23 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="REWARD",
         help="smallest reward that is a pass (default: 1)",
     )
+    group.addoption(
+        "--infranoise-default-cpus",
+        metavar="CPUS",
+        help="CPUs of tasks that state none (Harbor, Terminal-Bench 1): 1, or a floor and a ceiling: 1..2",
+    )
+    group.addoption(
+        "--infranoise-default-memory",
+        metavar="MEMORY",
+        help="memory of tasks that state none (Harbor, Terminal-Bench 1): 2G, or a floor and a ceiling: 2G..6G",
+    )
+    group.addoption(
+        "--infranoise-preflight",
+        action="store_true",
+        default=None,
+        help="Run oracle (must pass) and nop (must not) on every task under the baseline first, and quarantine the "
+        "tasks that fail this: their trials are not run, and the exit status is 20.",
+    )
     parser.addini("infranoise_resource_config", "resource configs (see --resource-config)", type="args", default=[])
     parser.addini("infranoise_samples", "trials per task and config", type="string", default="")
     parser.addini("infranoise_agent", "agents (see --infranoise-agent)", type="linelist", default=[])
@@ -96,6 +127,9 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("infranoise_gate", "gates (see --infranoise-gate)", type="linelist", default=[])
     parser.addini("infranoise_run_dir", "directory of all runs, relative to the rootdir", type="string", default="")
     parser.addini("infranoise_pass_threshold", "smallest reward that is a pass", type="string", default="")
+    parser.addini("infranoise_preflight", "check every task first (true or false)", type="string", default="")
+    parser.addini("infranoise_default_cpus", "CPUs of tasks that state none", type="string", default="")
+    parser.addini("infranoise_default_memory", "memory of tasks that state none", type="string", default="")
 
 
 def read_settings(config: pytest.Config, seed: int | None = None) -> Settings:
@@ -114,11 +148,12 @@ def read_settings(config: pytest.Config, seed: int | None = None) -> Settings:
 def _settings(config: pytest.Config, seed: int | None, file: SettingsFile) -> Settings:
     option, toml = config.option, file.values
     named = toml.get("agents", {})
-    configs = option.resource_config or config.getini("infranoise_resource_config")
+    typed, ini = option.resource_config or (), config.getini("infranoise_resource_config")
+    configs, config_errors = _configs(typed, ini, file)
     agents = option.infranoise_agent or config.getini("infranoise_agent")
     gates = option.infranoise_gate or config.getini("infranoise_gate")
     settings = Settings(
-        configs=parse_configs(configs or toml.get("resource-configs", DEFAULT_CONFIGS)),
+        configs=configs,
         samples=_scalar(config, "samples", int, toml.get("samples", 3)),
         agents=_agents(agents or _as_list(toml.get("agent", [])), named),
         named_agents=tuple(named),
@@ -129,15 +164,51 @@ def _settings(config: pytest.Config, seed: int | None, file: SettingsFile) -> Se
         toml=file.path,
         toml_errors=file.errors,
         outcome_selection=_outcome_selection(config),
+        defaults=DefaultResources(
+            _default(config, "default_cpus", parse_cpus), _default(config, "default_memory", parse_memory_range)
+        ),
+        preflight=_preflight(config, toml),
     )
     if settings.samples < 1:
         raise ValueError(f"--infranoise-samples: {settings.samples} is too few; give 1 or more")
     if not 0 < settings.pass_threshold <= 1:
         raise ValueError(f"--infranoise-pass-threshold: {settings.pass_threshold:g} is not above 0 and at most 1")
-    gate_errors = _gate_errors(settings)
+    later = (*file.errors, *config_errors, *_same_ids(settings))
+    gate_errors = _gate_errors(settings, [] if later else [resources.name for resources in settings.configs])
     if gate_errors and gates:
         raise ValueError(gate_errors[0])
-    return replace(settings, toml_errors=(*file.errors, *(f"{file.path}: gates: {error}" for error in gate_errors)))
+    return replace(settings, toml_errors=(*later, *(f"{file.path}: gates: {error}" for error in gate_errors)))
+
+
+def _configs(
+    typed: Sequence[str], ini: Sequence[str], file: SettingsFile
+) -> tuple[tuple[ResourceConfig, ...], tuple[str, ...]]:
+    """Return the configs, and what is wrong with them as soon as a trial is collected.
+
+    A name in pytest's ini file may be defined beside the tasks, in a file that does not apply to other tests.
+    """
+    try:
+        values = typed or ini or file.values.get("resource-configs", DEFAULT_CONFIGS)
+        return parse_configs(values, file.configs), ()
+    except UnknownConfig as error:
+        text = str(error)
+        if typed and not file.errors:
+            raise
+        if typed:  # the name may well be defined in the file that could not be read
+            raise ValueError("; ".join((text.partition(";")[0], *file.errors))) from None
+        placeholder = parse_configs(DEFAULT_CONFIGS)
+        return placeholder, () if file.errors else (f"ini value infranoise_resource_config: {text}",)
+
+
+def _same_ids(settings: Settings) -> Iterator[str]:
+    """Yield which trials of a task would have the same id, so that one of them would be lost."""
+    seen: dict[str, str] = {}
+    for agent in settings.agents:
+        for config in settings.configs:
+            pair = f"agent {agent.name!r} with config {config.name!r}"
+            other = seen.setdefault(f"{agent.name}-{config.name}", pair)
+            if other != pair:
+                yield f"{other} and {pair} would have the same test ids; rename one of the configs"
 
 
 def _scalar(config: pytest.Config, name: str, kind: type[int | float], default: float) -> Any:
@@ -149,6 +220,28 @@ def _scalar(config: pytest.Config, name: str, kind: type[int | float], default: 
         return default if text == "" else kind(text)
     except ValueError:
         raise ValueError(f"ini value infranoise_{name}: {text!r} is not a number") from None
+
+
+def _default(config: pytest.Config, name: str, parse: Callable[[str], T]) -> T | None:
+    option, ini = getattr(config.option, f"infranoise_{name}"), config.getini(f"infranoise_{name}")
+    text, where = (ini, f"ini value infranoise_{name}") if option is None else (option, _option(name))
+    try:
+        return parse(text) if text or option is not None else None
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _option(name: str) -> str:
+    return f"--infranoise-{name.replace('_', '-')}"
+
+
+def _preflight(config: pytest.Config, toml: Mapping[str, Any]) -> bool:
+    if config.option.infranoise_preflight is not None:
+        return True
+    text = config.getini("infranoise_preflight").strip().lower()
+    if text in ("", "true", "false"):
+        return text == "true" if text else bool(toml.get("preflight", False))
+    raise ValueError(f"ini value infranoise_preflight: {text!r} is neither true nor false")
 
 
 def _as_list(value: str | Sequence[str]) -> Sequence[str]:
@@ -169,7 +262,7 @@ def _outcome_selection(config: pytest.Config) -> str | None:
     return None
 
 
-def _gate_errors(settings: Settings) -> list[str]:
+def _gate_errors(settings: Settings, configs: Sequence[str]) -> list[str]:
     if not settings.gates:
         return []
     from pytest_infranoise.gates import parse_gate
@@ -181,7 +274,9 @@ def _gate_errors(settings: Settings) -> list[str]:
         ]
     try:
         for text in settings.gates:
-            parse_gate(text).check_configs([config.name for config in settings.configs])
+            gate = parse_gate(text)
+            if configs:
+                gate.check_configs(configs)
     except ValueError as error:
         return [str(error)]
     return []

@@ -13,19 +13,35 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from pytest_infranoise.resource_configs import parse_configs
+from pytest_infranoise.config_grammar import parse_configs
+from pytest_infranoise.config_tables import configs_of_tables
+from pytest_infranoise.model import ResourceConfig
 
-TOML_KEYS = ("agent", "agents", "gates", "pass-threshold", "resource-configs", "samples", "seed")
+TOML_KEYS = (
+    "agent",
+    "agents",
+    "configs",
+    "gates",
+    "pass-threshold",
+    "preflight",
+    "resource-configs",
+    "samples",
+    "seed",
+)
 AGENT_KEYS = ("kind", "command", "model", "env")
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """A settings file as read; ``values`` is empty when there are ``errors``, or no file."""
+    """A settings file as read; ``values`` and ``configs`` are empty when there are ``errors``, or no file.
+
+    ``configs`` are the resource configs that it defines, by name.
+    """
 
     path: Path | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
+    configs: Mapping[str, ResourceConfig] = field(default_factory=dict)
 
 
 def find_toml(path: Path) -> Path | None:
@@ -62,16 +78,20 @@ def _read(path: Path) -> SettingsFile:
     except (OSError, ValueError) as error:
         return SettingsFile(path, errors=(f"{path}: not valid TOML: {error}",))
     table = data if path.name == "infranoise.toml" else data.get("tool", {}).get("infranoise", {})
-    errors = tuple(f"{path}: {error}" for error in _toml_errors(table))
-    return SettingsFile(path, {} if errors else table, errors)
+    configs, config_errors = configs_of_tables(table.get("configs", {}))
+    errors = tuple(f"{path}: {error}" for error in _toml_errors(table, configs, config_errors))
+    return SettingsFile(path, {} if errors else table, errors, {} if errors else configs)
 
 
-def _toml_errors(table: Mapping[str, Any]) -> list[str]:
+def _toml_errors(
+    table: Mapping[str, Any], configs: Mapping[str, ResourceConfig], config_errors: Sequence[str]
+) -> list[str]:
     errors = [_unknown("key", key, TOML_KEYS) for key in table if key not in TOML_KEYS]
     checks = (
         ("agent", lambda value: _strings(value) or isinstance(value, str), "a name or a list of names"),
         ("gates", _strings, "a list of gates"),
         ("resource-configs", _strings, "a list of resource configs"),
+        ("preflight", lambda value: isinstance(value, bool), "true or false"),
         ("samples", lambda value: _number(value, int) and value >= 1, "a whole number of at least 1"),
         ("seed", lambda value: _number(value, int), "a whole number"),
         ("pass-threshold", lambda value: _number(value, int, float) and 0 < value <= 1, "above 0 and at most 1"),
@@ -84,9 +104,10 @@ def _toml_errors(table: Mapping[str, Any]) -> list[str]:
         return [*errors, "agents: write one table for each agent: [agents.NAME]"]
     for name, agent in agents.items():
         errors += _agent_errors(name, agent)
+    errors += config_errors
     if not errors and "resource-configs" in table:
         try:
-            parse_configs(table["resource-configs"])
+            parse_configs(table["resource-configs"], configs)
         except ValueError as error:
             errors.append(f"resource-configs: {error}")
     return errors

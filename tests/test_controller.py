@@ -37,6 +37,7 @@ FAILS = GateResult(parse_gate("missing <= 0"), False, "does not hold")
         (20, 0, {"missing": 1}),
         (20, 0, {"gates": [HOLDS, FAILS]}),
         (20, 1, {"not_evaluated": True}),
+        (20, 0, {"quarantined": 1, "gates": [HOLDS]}),
         (0, 1, {"gates": [HOLDS], "bad_trials": 5}),
         (0, 0, {}),
         (1, 1, {"bad_trials": 1}),
@@ -67,7 +68,7 @@ class Engine:
             raise self.error
         return EngineInfo("id", "29.1", "2", "6.8", "overlay2", "host", 2, 8 * 1024**3, self.unsupported)
 
-    def image(self, task_image: str | None, build: Path | None, pull: str) -> str:
+    def image(self, task_image: str | None, build: Path | None, pull: str, **options: Any) -> str:
         if self.missing and task_image and task_image in self.missing:
             raise self.missing[task_image]
         return f"sha256:{task_image}"

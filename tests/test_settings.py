@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_infranoise.resource_configs import parse_configs
+from pytest_infranoise.config_grammar import parse_config
+from pytest_infranoise.config_grammar import parse_configs
 from pytest_infranoise.settings_file import read_settings_file
 
 # Any option shows in a run that collects nothing of ours: reading them is all that is looked at here.
@@ -34,7 +35,8 @@ def plain_test(pytester: pytest.Pytester) -> None:
         (["--infranoise-gate", "infra-rate[9x] <= 2%"], "*9x*"),
         (["--infranoise-gate", "missing <= 0", "--lf"], "*gates are refused with --lf*"),
         (["-o", "infranoise_samples=many"], "*ini value infranoise_samples: 'many' is not a number*"),
-        (["-o", "infranoise_resource_config=huge"], "*unknown resource config 'huge'*"),
+        (["-o", "infranoise_resource_config=0.5x"], "*'0.5x': a ceiling below the floor of 1x*"),
+        (["--resource-config", "ram:memory=5x,1x"], "*'1x' sets none of memory, cpus, time; repeat the option*"),
     ],
 )
 @pytest.mark.parametrize("workers", [[], ["-n1"]])
@@ -91,6 +93,9 @@ def test_nothing_heavy_is_imported_without_trials(pytester: pytest.Pytester) -> 
         ("pass-threshold = 2", "pass-threshold: 2 is not above 0 and at most 1"),
         ("gates = 'missing <= 0'", "gates: 'missing <= 0' is not a list of gates"),
         ("resource-configs = ['9y']", "resource-configs: unknown resource config '9y'"),
+        ("resource-configs = ['ram']\n[configs.rma]\nmemory = '2x'", "config 'ram'; did you mean 'rma'?"),
+        ("[configs.ram]\nmemory = 2", "configs.ram.memory: 2 is not a text"),
+        ("[configs.ram]\nextends = 'ram'", "configs: ram -> ram extend each other in a circle"),
         ("agents = 3", "agents: write one table for each agent"),
         ("[agents.mine]\nkind = 'command'", "agents.mine.command: missing"),
         ("[agents.mine]\nmodle = 'x'", "agents.mine: unknown key 'modle'; did you mean 'model'?"),
@@ -109,6 +114,98 @@ def test_every_mistake_in_a_settings_file_names_file_field_and_remedy(
     assert len(read.errors) == 1
     assert read.errors[0].startswith(f"{file}: ")
     assert message in read.errors[0]
+
+
+def test_a_settings_file_defines_configs(tmp_path: Path) -> None:
+    (tmp_path / "infranoise.toml").write_text(
+        "resource-configs = ['1x,ram', 'b:time=2x']\n[configs.ram]\nextends = '1x'\nmemory = '5x'", "utf-8"
+    )
+
+    read = read_settings_file([tmp_path])
+
+    assert read.errors == ()
+    assert read.configs == {"ram": parse_config("ram:memory=1x..5x")}
+
+
+# A task whose directory has nothing but what is needed to be collected.
+TASK = """\
+infranoise: 1
+instruction: Do it.
+image: infranoise/base:bookworm
+resources: {cpus: 1, memory: {floor: 64M, ceiling: 96M}}
+verifier: {files: verifier, command: "true"}
+"""
+
+
+def suite(pytester: pytest.Pytester, toml: str) -> Path:
+    tasks = pytester.path / "tasks"
+    (tasks / "job" / "verifier").mkdir(parents=True)
+    (tasks / "job" / "task.yaml").write_text(TASK, "utf-8")
+    (tasks / "job" / "verifier" / "verify.sh").write_text("true\n", "utf-8")
+    (tasks / "infranoise.toml").write_text(toml, "utf-8")
+    return tasks
+
+
+def test_configs_are_chosen_by_name_and_described_by_option(pytester: pytest.Pytester) -> None:
+    suite(pytester, "agent = 'nop'\nsamples = 1\n[configs.slow]\nextends = '3x'\ntime = '2x'")
+    options = ["--resource-config", "1x,slow", "--resource-config", "ram:memory=1x..5x,cpus=1x..1x"]
+
+    result = pytester.runpytest_subprocess("tasks", "--co", "-q", *options)
+
+    result.stdout.fnmatch_lines(["tasks/job/task.yaml::1x-0", "tasks/job/task.yaml::slow-0", "*::ram-0"])
+
+
+@pytest.mark.parametrize("workers", [[], ["-n1"]])
+def test_a_config_that_no_task_can_have_stops_everything(pytester: pytest.Pytester, workers: list[str]) -> None:
+    suite(pytester, "agent = 'nop'")
+
+    result = pytester.runpytest_subprocess("tasks", "--resource-config", "low:memory=1x..32M", *workers)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["ERROR: *task.yaml: resources.memory: task 'job' under config 'low' has a memory *"]
+    )
+    assert "passed" not in result.stdout.str()
+
+
+def test_a_name_in_the_ini_file_concerns_only_tests_that_are_trials(pytester: pytest.Pytester) -> None:
+    suite(pytester, "agent = 'nop'\nsamples = 1\n[configs.ram]\nmemory = '5x'")
+    ini = ["-o", "infranoise_resource_config=ram 1x", "-o", "infranoise_gate=infra-rate[ram] <= 5%"]
+
+    # The file that defines the name lies beside the tasks, and does not apply to other tests.
+    pytester.runpytest_subprocess(
+        "test_a_name_in_the_ini_file_concerns_only_tests_that_are_trials.py", *ini
+    ).assert_outcomes(passed=1)
+    pytester.runpytest_subprocess("tasks", "--co", "-q", *ini).stdout.fnmatch_lines(["*::ram-0", "*::1x-0"])
+
+    ini[1] = "infranoise_resource_config=rma"
+    result = pytester.runpytest_subprocess("tasks", "--co", *ini)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["*ini value infranoise_resource_config: unknown resource config 'rma'; did you mean*"]
+    )
+
+
+def test_a_name_typed_beside_a_broken_file_is_told_with_what_is_wrong_in_it(pytester: pytest.Pytester) -> None:
+    suite(pytester, "[configs.ram]\nmemroy = '5x'")
+
+    result = pytester.runpytest_subprocess("tasks", "--co", "--resource-config", "ram")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*unknown resource config 'ram'; *infranoise.toml: *unknown key 'memroy'*"])
+
+
+def test_trials_with_the_same_id_are_refused(pytester: pytest.Pytester) -> None:
+    agents = "".join(f"[agents.{name}]\nkind = 'nop'\n" for name in ("a", "a-b"))
+    suite(pytester, f"agent = ['a', 'a-b']\n{agents}")
+
+    options = ["--resource-config", "b-c:time=2x", "--resource-config", "c:time=2x"]
+    result = pytester.runpytest_subprocess("tasks", "--co", *options)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["*agent 'a' with config 'b-c' and agent 'a-b' with config 'c' would have the same test ids*"]
+    )
 
 
 def test_the_nearest_settings_file_counts(tmp_path: Path) -> None:

@@ -17,12 +17,16 @@ from pytest_infranoise.agents.protocol import Agent
 from pytest_infranoise.agents.protocol import AgentContext
 from pytest_infranoise.agents.protocol import AgentResult
 from pytest_infranoise.model import AgentChoice
+from pytest_infranoise.model import Solution
 from pytest_infranoise.model import Strategy
 from pytest_infranoise.model import Task
 from pytest_infranoise.model import TrialKey
 from pytest_infranoise.sandboxes.protocol import DeadlineExceeded
 from pytest_infranoise.sandboxes.protocol import Sandbox
 from pytest_infranoise.sandboxes.protocol import SandboxError
+from pytest_infranoise.sandboxes.uploads import put
+from pytest_infranoise.tasks.host_environment import resolve
+from pytest_infranoise.tasks.host_environment import unset
 
 INSTRUCTION_FILE = "/infranoise/instruction.md"
 AGENT_DIR = "/infranoise/agent"
@@ -35,12 +39,21 @@ def check(choice: AgentChoice, task: Task) -> str | None:
     """Return why a built-in agent cannot work on a task, or None; nothing is started or read for it."""
     if choice.kind not in KINDS:
         return f"unknown agent {choice.name!r}; built in: {', '.join(KINDS)}"
-    if choice.kind == "oracle" and task.oracle is None:
-        return f"{task.file}: the task has no oracle, which the agent {choice.name!r} needs"
+    if choice.kind == "oracle":
+        return _check_oracle(choice, task)
     if choice.kind == "scripted" and not task.strategies:
         return f"{task.file}: the task has no strategies, which the agent {choice.name!r} needs"
     if choice.kind == "command":
         return _check_command(choice)
+    return None
+
+
+def _check_oracle(choice: AgentChoice, task: Task) -> str | None:
+    if task.solution is not None:
+        missing = "; ".join(unset(task.solution.environment))
+        return f"{task.file}: solution environment: {missing}" if missing else None
+    if task.oracle is None:
+        return f"{task.file}: the task has no oracle, which the agent {choice.name!r} needs"
     return None
 
 
@@ -63,12 +76,14 @@ def make_builtin(context: AgentContext) -> Agent:
     problem = check(choice, task)
     if problem is not None:
         raise ValueError(problem)
+    if choice.kind == "oracle" and task.solution is not None:
+        return SolutionAgent(task.solution, task.workdir or None)
     if choice.kind == "oracle" and task.oracle is not None:
-        return OracleAgent(task.oracle, task.workdir)
+        return OracleAgent(task.oracle, task.workdir or None)
     if choice.kind == "command":
-        return CommandAgent(choice.options["command"], task.workdir, choice.options.get("env", ()))
+        return CommandAgent(choice.options["command"], task.workdir or None, choice.options.get("env", ()))
     if choice.kind == "scripted":
-        return ScriptedAgent(draw(task.strategies, context.seed, context.key), task.workdir)
+        return ScriptedAgent(draw(task.strategies, context.seed, context.key), task.workdir or None)
     return NopAgent()
 
 
@@ -105,7 +120,7 @@ class OracleAgent:
 
     on_host = False
 
-    def __init__(self, script: Path, workdir: str) -> None:
+    def __init__(self, script: Path, workdir: str | None) -> None:
         self._script = script
         self._workdir = workdir
 
@@ -117,12 +132,38 @@ class OracleAgent:
         return _run_script(sandbox, self._script, self._workdir, instruction, {})
 
 
+class SolutionAgent:
+    """Runs a solution that is more than one script, in the way that its task's format has it."""
+
+    on_host = False
+
+    def __init__(self, solution: Solution, workdir: str | None) -> None:
+        self._solution = solution
+        self._workdir = workdir
+
+    def setup(self, sandbox: Sandbox) -> None:
+        """Need nothing."""
+
+    def run(self, instruction: str, sandbox: Sandbox) -> AgentResult:
+        """Put the solution into the container and run it."""
+        solution = self._solution
+        try:
+            for upload in solution.uploads:
+                put(sandbox, upload)
+            if solution.executable is not None:
+                sandbox.exec(["chmod", "a+x", "--", solution.executable], user="0", workdir="/")
+        except (DeadlineExceeded, SandboxError) as error:
+            return _unfinished(error, {})
+        environment = {**instruction_environment(instruction), **resolve(solution.environment)}
+        return _run(sandbox, ["sh", "-c", solution.command], self._workdir, environment, {})
+
+
 class ScriptedAgent:
     """Runs one of the task's own strategies: a stand-in for a model, with odds that are known."""
 
     on_host = False
 
-    def __init__(self, strategy: Strategy, workdir: str) -> None:
+    def __init__(self, strategy: Strategy, workdir: str | None) -> None:
         self._strategy = strategy
         self._workdir = workdir
 
@@ -143,7 +184,7 @@ class CommandAgent:
 
     on_host = False
 
-    def __init__(self, command: str, workdir: str, env: Sequence[str] = ()) -> None:
+    def __init__(self, command: str, workdir: str | None, env: Sequence[str] = ()) -> None:
         self._command = command
         self._workdir = workdir
         self._passed = {name: os.environ[name] for name in env}
@@ -174,7 +215,7 @@ def instruction_environment(instruction: str) -> dict[str, str]:
 
 
 def _run_script(
-    sandbox: Sandbox, script: Path, workdir: str, instruction: str, details: Mapping[str, Any]
+    sandbox: Sandbox, script: Path, workdir: str | None, instruction: str, details: Mapping[str, Any]
 ) -> AgentResult:
     target = f"{AGENT_DIR}/{script.name}"
     try:
@@ -187,7 +228,7 @@ def _run_script(
 def _run(
     sandbox: Sandbox,
     argv: Sequence[str],
-    workdir: str,
+    workdir: str | None,
     environment: Mapping[str, str],
     details: Mapping[str, Any],
 ) -> AgentResult:

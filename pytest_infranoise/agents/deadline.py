@@ -30,13 +30,14 @@ class DeadlineSandbox:
     What it saw is kept also when the caller swallows it: ``expired`` once a call met the deadline, ``trouble``
     the first failed call that is not the caller's own mistake, ``lost`` and ``unstarted`` the first command
     whose end is not known or that never ran. Commands write to ``log`` unless they are given a file of their
-    own, and run in ``workdir`` unless they are given another.
+    own, and run in ``workdir`` and as ``user`` unless they are given others.
     """
 
     def __init__(
         self, sandbox: Sandbox, seconds: float, log: PhaseLog | None = None, workdir: str | None = None
     ) -> None:
         self.workdir = workdir
+        self.user: str | None = None
         self.seconds = seconds
         self.expired = False
         self.trouble: SandboxError | None = None
@@ -103,7 +104,7 @@ class DeadlineSandbox:
             result = self._sandbox.exec(
                 argv,
                 timeout=left if timeout is None else min(timeout, left),
-                user=user,
+                user=self.user if user is None else user,
                 workdir=workdir or self.workdir,
                 environment=environment,
                 log=file,
@@ -119,6 +120,10 @@ class DeadlineSandbox:
         if own is not None or self._log is None:
             return nullcontext(own)
         return self._log.part()
+
+    def part(self) -> AbstractContextManager[Path | None]:
+        """Give a file for one command's output, which goes into the phase's log afterwards; None without a log."""
+        return self._log_file(None)
 
     def upload(self, source: Path, target: str) -> None:
         """Put a file, or a directory's whole content, at the path ``target``."""

@@ -25,6 +25,8 @@ from pytest_infranoise.reports.text import wrap
 from pytest_infranoise.results import Analysis
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_infranoise.gates import GateResult
 
 # A run in which more than this share of trials ended for an unknown cause should not be published.
@@ -60,6 +62,8 @@ def _head(analysis: Analysis, width: int) -> list[str]:
         lines += wrap(f"not an estimate: {analysis.cut_short}", width)
     if analysis.meta.get("configs"):
         lines += wrap(_limits(analysis.meta["configs"]), width)
+    for note in analysis.meta.get("config_notes", ()):
+        lines += wrap(note, width)
     if analysis.recorded:
         lines += wrap(f"95% intervals describe these tasks, not others like them ({_methods(analysis)}).", width)
     return lines
@@ -88,12 +92,19 @@ def _what_was_run(analysis: Analysis) -> str:
 
 
 def _limits(configs: Sequence[Mapping[str, Any]]) -> str:
-    """Say in one sentence what the configs are; ``configs`` as in run.json, in multiples of the spec."""
+    """Say in one sentence what the configs are; ``configs`` as in run.json."""
     if all(entry[resource]["floor"] == 1 for entry in configs for resource in ("cpus", "memory")):
         ceilings = ", ".join(together(f"{entry['name']} = {_both(entry, _ceiling)}") for entry in configs)
-        return f"floor: every trial is guaranteed its task's spec; ceiling, the hard limit: {ceilings}"
-    ranges = ", ".join(together(f"{entry['name']} = {_both(entry, _range)}") for entry in configs)
-    return f"floor (guaranteed) to ceiling (hard limit): {ranges}"
+        text = f"floor: every trial is guaranteed its task's spec; ceiling, the hard limit: {ceilings}"
+    else:
+        ranges = ", ".join(together(f"{entry['name']} = {_both(entry, _range)}") for entry in configs)
+        text = f"floor (guaranteed) to ceiling (hard limit): {ranges}"
+    times = [together(f"{entry['name']} = {entry['time']:g} x the task's") for entry in configs if _timed(entry)]
+    return f"{text}; agent timeout: {', '.join(times)}" if times else text
+
+
+def _timed(entry: Mapping[str, Any]) -> bool:
+    return bool(entry.get("time", 1) != 1)
 
 
 def _both(entry: Mapping[str, Any], text: Callable[[Mapping[str, Any]], str]) -> str:
@@ -102,15 +113,20 @@ def _both(entry: Mapping[str, Any], text: Callable[[Mapping[str, Any]], str]) ->
 
 
 def _ceiling(rule: Mapping[str, Any]) -> str:
-    return "none" if rule["ceiling"] is None else _multiple(rule["ceiling"])
+    if rule["ceiling"] == "task":
+        return "the task's own"
+    return "none" if rule["ceiling"] is None else _end(rule["ceiling"])
 
 
 def _range(rule: Mapping[str, Any]) -> str:
-    return f"{_multiple(rule['floor'])} to {_ceiling(rule)}"
+    return f"{_end(rule['floor'])} to {_ceiling(rule)}"
 
 
-def _multiple(factor: float) -> str:
-    return "spec" if factor == 1 else f"{factor:g} x spec"
+def _end(end: float | str) -> str:
+    """Return a multiple of the spec in words; an amount is a text already."""
+    if isinstance(end, str):
+        return end
+    return "spec" if end == 1 else f"{end:g} x spec"
 
 
 def _methods(analysis: Analysis) -> str:
@@ -131,6 +147,8 @@ def _foot(analysis: Analysis, width: int) -> Iterator[str]:
     for note in _notes(analysis):
         yield from wrap(note, width)
     yield from wrap(_tasks(analysis), width)
+    if analysis.meta.get("preflight"):
+        yield from wrap(_preflight(analysis.meta["preflight"], analysis.path), width)
     if analysis.meta.get("enforcement"):
         yield from wrap(f"limits: {analysis.meta['enforcement']}", width)
     yield from wrap(f"records: {analysis.path}", width)
@@ -176,4 +194,22 @@ def _tasks(analysis: Analysis) -> str:
         parts.append(f"without a record: {listed(tasks.not_run, 3)}")
     if tasks.broken:
         parts.append(f"{tasks.broken} could not be collected")
+    return "; ".join(parts)
+
+
+def _preflight(found: Mapping[str, Any], path: Path) -> str:
+    """Say what the preflight found; ``found`` as in run.json."""
+    quarantined, checked, unchecked = (found[key] for key in ("quarantined", "tasks", "unchecked"))
+    fit = f"{len(checked) - len(quarantined)} of {plural(len(checked), 'task')} fit"
+    parts = [f"preflight under {found['config']}: {fit}"]
+    if quarantined:
+        parts.append(
+            f"{plural(len(quarantined), 'task')} quarantined, which fails the run (deselect what you know to be "
+            f"unfit); logs: {path / 'preflight'}"
+        )
+    noted = [name for name, fitness in checked.items() if fitness["notes"]]
+    if noted:
+        parts.append(f"with less than oracle and nop: {listed(noted, 3)}")
+    if unchecked:
+        parts.append(f"not checked: {listed(unchecked, 3)}")
     return "; ".join(parts)

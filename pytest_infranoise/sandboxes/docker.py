@@ -6,6 +6,7 @@ Only this package's Docker modules import the SDK, and nothing imports them befo
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -103,18 +104,33 @@ class DockerBackend:
         """Wait up to ``seconds`` for the engine to answer; whether it does."""
         return self._engine.ready(seconds)
 
-    def image(self, task_image: str | None, build: Path | None, pull: str) -> str:
+    def image(
+        self,
+        task_image: str | None,
+        build: Path | None,
+        pull: str,
+        *,
+        seconds: float | None = None,
+        working: Callable[[str], object] | None = None,
+    ) -> str:
         """Return the id of an image, after pulling or building it where it is not there yet.
+
+        Args:
+            task_image: the image's name.
+            build: instead, a directory with a Dockerfile.
+            pull: "missing" or "never".
+            seconds: how long a build may take; None for the default.
+            working: told "pulling" or "building" when there is something to do that takes time.
 
         Raises:
             ConfigError: it cannot exist as asked for.
             ImagePullError: it could not be fetched now.
         """
         if build is not None:
-            return self._images.built(build)
+            return self._images.built(build, seconds, working)
         if task_image is None:
             raise ConfigError("image", "neither an image nor a directory to build one from is given")
-        return self._images.pulled(task_image, pull)
+        return self._images.pulled(task_image, pull, working)
 
     def ensure_network(self) -> str:
         """Return the id of this run's network, made by whichever process comes first."""
@@ -283,5 +299,6 @@ class DockerBackend:
 
     def close(self) -> None:
         """Let go of connections and threads; containers and networks are not touched."""
+        self._images.stop()
         self._events.close()
         self._engine.close()

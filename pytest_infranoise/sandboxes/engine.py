@@ -107,6 +107,7 @@ class Engine:
         params: Mapping[str, str] | None = None,
         json: object = None,
         data: IO[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
         endless: bool = False,
     ) -> requests.Response:
         """Return the open answer to one API call; the caller closes it.
@@ -118,6 +119,7 @@ class Engine:
             params: the query.
             json: a body to send as JSON.
             data: a body to send as it is.
+            headers: what else goes with it.
             endless: the answer is a stream that may be silent for any time; whoever reads it must be able to
                 shut it down.
 
@@ -132,7 +134,8 @@ class Engine:
                 params=params,
                 json=json,
                 data=data,
-                headers={"Accept-Encoding": "identity"},  # what is read raw must not come compressed
+                # What is read raw must not come compressed.
+                headers={**(headers or {}), "Accept-Encoding": "identity"},
                 stream=True,
                 timeout=(self.timeout, None if endless else self.timeout),
             )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,8 @@ from filelock import FileLock
 from filelock import Timeout
 
 from pytest_infranoise.sandboxes.protocol import EnvStartError
+
+_SLICE = 0.5  # seconds after which a waiting process looks whether it should still wait
 
 
 def lock_directory() -> Path:
@@ -28,15 +32,28 @@ def lock_directory() -> Path:
 
 
 @contextmanager
-def locked(name: str, seconds: float) -> Iterator[None]:
+def locked(name: str, seconds: float, stopped: threading.Event | None = None) -> Iterator[None]:
     """Hold a lock that only one process at a time has, after waiting for it up to ``seconds``.
 
     Raises:
-        EnvStartError: it was not to be had in time.
+        EnvStartError: it was not to be had in time, or before ``stopped`` was set.
     """
     lock = FileLock(lock_directory() / f"{name}.lock")
+    _acquire(lock, seconds, stopped or threading.Event())
     try:
-        with lock.acquire(timeout=seconds):
-            yield
-    except Timeout as error:
-        raise EnvStartError("lock", f"{lock.lock_file} was held for {seconds:.0f} s") from error
+        yield
+    finally:
+        lock.release()
+
+
+def _acquire(lock: FileLock, seconds: float, stopped: threading.Event) -> None:
+    deadline = time.monotonic() + seconds
+    while not stopped.is_set():
+        left = deadline - time.monotonic()
+        try:
+            lock.acquire(timeout=max(0.0, min(_SLICE, left)))
+            return
+        except Timeout as error:
+            if left <= _SLICE:
+                raise EnvStartError("lock", f"{lock.lock_file} was held for {seconds:.0f} s") from error
+    raise EnvStartError("lock", f"{lock.lock_file} is not wanted any more")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -272,8 +273,19 @@ class Backend(Protocol):
     def ready(self, seconds: float) -> bool:
         """Wait up to ``seconds`` for the engine to answer; whether it does."""
 
-    def image(self, task_image: str | None, build: Path | None, pull: str) -> str:
+    def image(
+        self,
+        task_image: str | None,
+        build: Path | None,
+        pull: str,
+        *,
+        seconds: float | None = None,
+        working: Callable[[str], object] | None = None,
+    ) -> str:
         """Return the id of an image, after pulling or building it where it is not there yet.
+
+        ``seconds`` is how long a build may take; ``working`` is told "pulling" or "building" when there is
+        something to do that takes time.
 
         Raises:
             ConfigError: it cannot exist as asked for.

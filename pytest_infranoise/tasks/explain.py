@@ -26,6 +26,8 @@ _MODELS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("resources",): Resources,
     ("resources", "cpus"): CpuRange,
     ("resources", "memory"): MemoryRange,
+    ("cpus",): CpuRange,
+    ("memory",): MemoryRange,
     ("timeouts",): TimeoutsEntry,
     ("verifier",): VerifierEntry,
 }
@@ -34,6 +36,8 @@ _ADD = {
     ("resources",): "write e.g. resources: {cpus: 1, memory: 512M}",
     ("resources", "cpus"): "write e.g. cpus: 1",
     ("resources", "memory"): "write e.g. memory: 512M",
+    ("cpus",): "write e.g. cpus=1",
+    ("memory",): "write e.g. memory='512M'",
 }
 
 # For each of pydantic's error types: what a value is not, and what to write instead.
@@ -57,15 +61,15 @@ _BOUNDS: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-def explain(error: ValidationError) -> Iterator[tuple[str, str, str]]:
-    """Yield field, problem and remedy of each mistake."""
+def explain(error: ValidationError, model: type[BaseModel] = TaskFile) -> Iterator[tuple[str, str, str]]:
+    """Yield field, problem and remedy of each mistake; ``model`` is what was validated."""
     for details in error.errors(include_url=False):
         place = _place(details)
-        yield (_field(place), *_message(details, place))
+        yield (_field(place), *_message(details, place, model))
 
 
-def _message(details: Mapping[str, Any], place: tuple[str | int, ...]) -> tuple[str, str]:
-    kind, value, context = details["type"], details["input"], details.get("ctx", {})
+def _message(details: Mapping[str, Any], place: tuple[str | int, ...], model: type[BaseModel]) -> tuple[str, str]:
+    kind, value, context = details["type"], details["input"], {"model": model, **details.get("ctx", {})}
     if isinstance(context.get("error"), Problem):
         return context["error"].problem, context["error"].remedy
     special = _SPECIAL.get(kind)
@@ -89,7 +93,7 @@ def _missing(context: Mapping[str, Any], place: tuple[str | int, ...]) -> tuple[
 
 
 def _unknown(context: Mapping[str, Any], place: tuple[str | int, ...]) -> tuple[str, str]:
-    known = list(_model(place[:-1]).model_fields)
+    known = list((_model(place[:-1]) if place[:-1] else context["model"]).model_fields)
     close = difflib.get_close_matches(str(place[-1])[:100].lower().replace("-", "_"), known, n=1)
     return "is an unknown key", f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
 
@@ -111,6 +115,8 @@ _SPECIAL: Mapping[str, Callable[[Mapping[str, Any], tuple[str | int, ...]], tupl
 def _place(details: Mapping[str, Any]) -> tuple[str | int, ...]:
     """Return the keys on the way to a mistake without what pydantic adds of its own."""
     location: tuple[str | int, ...] = details["loc"]
+    if location[:1] in (("cpus",), ("memory",)):
+        return location[:1] + location[2:]
     if location[:2] in (("resources", "cpus"), ("resources", "memory")):
         return location[:2] + location[3:]  # the third tells which kind of amount it was taken for
     if location[-1:] == ("[key]",) and details["type"] != "extra_forbidden":

@@ -233,7 +233,7 @@ def _task(file: Path, parsed: TaskFile) -> Task:
         instruction=parsed.instruction or _instruction_file(root),
         image=parsed.image,
         build=parsed.build,
-        spec=_spec(parsed.resources),
+        spec=spec_from(parsed.resources),
         verifier=Verifier(verifier.command, verifier.files, verifier.user),
         content_hash=content_hash(root),
         pull=parsed.pull,
@@ -253,7 +253,8 @@ def _task(file: Path, parsed: TaskFile) -> Task:
     )
 
 
-def _spec(resources: Resources) -> Spec:
+def spec_from(resources: Resources) -> Spec:
+    """Return the spec in a table of resources."""
     cpus, memory = resources.cpus, resources.memory
     cpu_range = cpus if isinstance(cpus, CpuRange) else None
     memory_range = memory if isinstance(memory, MemoryRange) else None

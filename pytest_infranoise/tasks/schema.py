@@ -82,7 +82,12 @@ def _check_argument(text: str) -> str:
     return text
 
 
-def _check_variable(name: str) -> str:
+def check_variable(name: str) -> str:
+    """Return the name of a variable.
+
+    Raises:
+        Problem: it is not.
+    """
     if _VARIABLE.fullmatch(name) is None:
         raise Problem(
             f"{show(name)} cannot be the name of a variable", "use letters, digits and '_', no digit in front"
@@ -92,13 +97,23 @@ def _check_variable(name: str) -> str:
     return name
 
 
-def _check_image(image: str) -> str:
+def check_image(image: str) -> str:
+    """Return an image reference.
+
+    Raises:
+        Problem: it is not.
+    """
     if len(image) > 500 or _IMAGE.fullmatch(image) is None:
         raise Problem(f"{show(image)} is not an image reference", "write e.g. debian:bookworm-slim")
     return image
 
 
-def _check_workdir(path: str) -> str:
+def check_workdir(path: str) -> str:
+    """Return a path in the container that a task may work in.
+
+    Raises:
+        Problem: it is not.
+    """
     parts = PurePosixPath(path).parts
     if not path.isprintable() or not path.startswith("/") or ".." in parts or len(path) > 1000:
         raise Problem(f"{show(path)} is not an absolute path", "write e.g. /app")
@@ -107,7 +122,12 @@ def _check_workdir(path: str) -> str:
     return path
 
 
-def _user(value: object) -> str:
+def check_user(value: object) -> str:
+    """Return a user as text.
+
+    Raises:
+        Problem: it is not.
+    """
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32 else value
     if not isinstance(text, str) or _USER.fullmatch(text) is None:
         raise Problem(f"{show(value)} is not a user", "write e.g. nobody, 1000 or '1000:1000'")
@@ -183,12 +203,14 @@ Version = Annotated[int, BeforeValidator(check_version), WithJsonSchema({"const"
 Name = Annotated[str, AfterValidator(check_name)]
 Text = Annotated[str, AfterValidator(_check_text)]
 Command = Annotated[str, AfterValidator(_check_text), AfterValidator(_check_argument)]
-Variable = Annotated[str, AfterValidator(_check_variable)]
+Variable = Annotated[str, AfterValidator(check_variable)]
 Value = Annotated[str, AfterValidator(_check_argument)]
-Image = Annotated[str, AfterValidator(_check_image)]
-Workdir = Annotated[str, AfterValidator(_check_workdir)]
+Image = Annotated[str, AfterValidator(check_image)]
+Workdir = Annotated[str, AfterValidator(check_workdir)]
 User = Annotated[
-    str, BeforeValidator(_user), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}]})
+    str,
+    BeforeValidator(check_user),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}]}),
 ]
 Cpus = Annotated[float, Field(ge=0.01, le=4096)]
 Memory = Annotated[int, BeforeValidator(_memory), _MEMORY_SCHEMA]

@@ -143,6 +143,7 @@ class Course:
     ) -> None:
         self.evidence = Evidence()
         self.sandbox: Sandbox | None = None
+        self.image_paths: frozenset[str] = frozenset()  # which of the verifier's places were there before setup
         self._ready = ready
         self._log = log
         self._ceiling = ceiling

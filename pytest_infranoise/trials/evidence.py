@@ -79,6 +79,7 @@ class Artefact:
     reward: float | None = None
     tests: int | None = None
     text: str = ""
+    source: str = ""  # where it was read, when that is not our own artefact
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,9 @@
-"""What happens in setup, agent and verifier phase."""
+"""What happens in setup and agent phase."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import secrets
-from collections.abc import Mapping
+import time
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
@@ -16,32 +14,31 @@ from typing import Protocol
 from pytest_infranoise.agents.builtin import INSTRUCTION_FILE
 from pytest_infranoise.agents.deadline import DeadlineSandbox
 from pytest_infranoise.agents.protocol import AgentResult
+from pytest_infranoise.model import Healthcheck
 from pytest_infranoise.model import Phase
 from pytest_infranoise.model import Task
-from pytest_infranoise.sandboxes.protocol import DeadlineExceeded
-from pytest_infranoise.sandboxes.protocol import FileMissing
-from pytest_infranoise.sandboxes.protocol import Sandbox
-from pytest_infranoise.trials.artefact import MAX_BYTES
-from pytest_infranoise.trials.artefact import parse_artefact
 from pytest_infranoise.trials.course import Course
 from pytest_infranoise.trials.course import PhaseRun
-from pytest_infranoise.trials.evidence import Artefact
+from pytest_infranoise.trials.evidence import PhaseEvidence
 
 ROOT = "0"  # a number needs no /etc/passwd
-VERIFIER_DIR = "/infranoise/verifier"
 STAGING_DIR = "/infranoise/files"
 PREPARE_SECONDS = 60.0  # for the verifier's files to arrive, before its own time begins
 
 _NOWHERE = Path(os.devnull)
-_READ_BACK = 4 * 1024**2  # bytes; larger files are hashed where they are
 
 # Prints the uid and gid of the image's user; status 3: the directory cannot be made by it.
 _MAKE_WORKDIR = 'id -u; id -g; [ -d "$1" ] || mkdir -p -- "$1" 2>/dev/null || exit 3'
 _MAKE_WORKDIR_AS_ROOT = 'mkdir -p -- "$1" && chown -- "$2" "$1"'
-_PLACE_FILES = 'chown -R -- "$3" "$1" && cp -R -P -p -- "$1/." "$2" && rm -rf -- "$1"'
-_MAKE_REWARD_DIR = """rm -rf -- "$1" /infranoise/reward-* && mkdir -p -- "$2" && chmod 700 -- "$2" || exit
-[ -z "$3" ] || chown -- "$3" "$2"
+_ASK_WORKDIR = "id -u; id -g; pwd"
+# $1: a path. The others: directories that everybody may write to. Status 4: the image has the path.
+_MAKE_DIRECTORIES = """path=$1; shift
+[ -e "$path" ] || [ -L "$path" ] && found=4
+for directory do mkdir -p -- "$directory" && chmod 777 -- "$directory" || exit 1; done
+exit "${found:-0}"
 """
+_IMAGE_HAS = 4
+_PLACE_FILES = 'chown -R -- "$3" "$1" && cp -R -P -p -- "$1/." "$2" && rm -rf -- "$1"'
 
 
 class PhaseAgent(Protocol):
@@ -65,20 +62,29 @@ class AgentReport:
 def run_setup(course: Course, task: Task, agent: PhaseAgent, report: AgentReport) -> bool:
     """Make the container ready for the agent; whether that went well."""
     with course.phase(Phase.SETUP, task.timeouts.setup) as run:
-        if _place_task(run, task):
+        if (
+            _make_directories(course, run, task)
+            and place_task(run, task)
+            and _wait_until_healthy(run, task.healthcheck)
+        ):
             report.traceback = run.guarded(lambda: agent.setup(run.box))
         run.check_time()
-    setup = course.evidence.setup
+    return went_well(course.evidence.setup)
+
+
+def went_well(setup: PhaseEvidence) -> bool:
+    """Whether nothing is wrong with a setup phase that is over."""
     wrong = setup.timed_out or setup.exit_code or setup.error or setup.trouble or setup.exec_lost
     return setup.ended and setup.exec_started and not wrong
 
 
-def _place_task(run: PhaseRun, task: Task) -> bool:
-    owner = _make_workdir(run, task.workdir)
-    run.box.workdir = task.workdir
+def place_task(run: PhaseRun, task: Task) -> bool:
+    """Put what the task brings along into the container; whether that went well."""
+    workdir, owner = _workdir(run, task)
+    run.box.workdir = workdir
     if run.error is not None:
         return False
-    if task.files is not None and not _place_files(run, task.files, task.workdir, owner):
+    if task.files is not None and not _place_files(run, task.files, workdir or "/", owner):
         return False
     run.box.write(INSTRUCTION_FILE, task.instruction.encode())
     if task.setup is not None:
@@ -86,16 +92,62 @@ def _place_task(run: PhaseRun, task: Task) -> bool:
     return not run.exit_code and run.box.lost is None
 
 
+def _workdir(run: PhaseRun, task: Task) -> tuple[str | None, str | None]:
+    """Return where the task works, None for the image's own place, and who owns it when that is not root."""
+    if task.workdir:
+        return task.workdir, _make_workdir(run, task.workdir)
+    if task.files is None:
+        return None, None
+    asked = run.box.exec(["sh", "-c", _ASK_WORKDIR], log=_NOWHERE)
+    workdir = asked.output.decode("utf-8", "replace").rstrip("\n").rpartition("\n")[2]
+    if asked.exit_code or not workdir.startswith("/"):
+        run.error = f"the image's working directory cannot be found: {end_of(asked.output)}"
+    return workdir, _owner(asked.output)
+
+
 def _make_workdir(run: PhaseRun, workdir: str) -> str | None:
     """Make the workdir, writable for the image's user; returns that user when it is not root."""
     made = run.box.exec(["sh", "-c", _MAKE_WORKDIR, "sh", workdir], log=_NOWHERE)
-    numbers = [word for word in made.output.decode("ascii", "replace").split() if word.isdecimal()][:2]
-    owner = ":".join(numbers) if len(numbers) == 2 and numbers[0] != "0" else None
+    owner = _owner(made.output)
     if made.exit_code == 3:
         made = run.box.exec(["sh", "-c", _MAKE_WORKDIR_AS_ROOT, "sh", workdir, owner or "0:0"], user=ROOT)
     if made.exit_code:
-        run.error = f"the working directory {workdir} cannot be made: {_text(made.output)}"
+        run.error = f"the working directory {workdir} cannot be made: {end_of(made.output)}"
     return owner
+
+
+def _owner(output: bytes) -> str | None:
+    numbers = [word for word in output.decode("ascii", "replace").split() if word.isdecimal()][:2]
+    return ":".join(numbers) if len(numbers) == 2 and numbers[0] != "0" else None
+
+
+def _make_directories(course: Course, run: PhaseRun, task: Task) -> bool:
+    """Make the task's directories, and note whether the place of its verifier is the image's own."""
+    if not task.directories:
+        return True
+    target = task.verifier.target
+    made = run.box.exec(["sh", "-c", _MAKE_DIRECTORIES, "sh", target, *task.directories], user=ROOT, workdir="/")
+    if made.exit_code == _IMAGE_HAS:
+        course.image_paths = frozenset({target})
+    elif made.exit_code:
+        run.error = f"the task's directories cannot be made: {end_of(made.output)}"
+    return run.error is None
+
+
+def _wait_until_healthy(run: PhaseRun, check: Healthcheck | None) -> bool:
+    """Run the healthcheck until it succeeds; not once more than the task allows it to fail."""
+    failures, begun = 0, time.monotonic()
+    while check is not None:
+        early = time.monotonic() < begun + check.start_period
+        result = run.box.exec(["bash", "-c", check.command], timeout=check.timeout)
+        if result.exit_code == 0:
+            break
+        failures += not early
+        if failures >= check.retries:
+            run.error = f"the healthcheck failed {failures} times in a row: {end_of(result.output)}"
+            return False
+        time.sleep(min(check.start_interval if early else check.interval, run.box.remaining()))
+    return True
 
 
 def _place_files(run: PhaseRun, files: Path, workdir: str, owner: str | None) -> bool:
@@ -106,7 +158,7 @@ def _place_files(run: PhaseRun, files: Path, workdir: str, owner: str | None) ->
     run.box.upload(files, STAGING_DIR)
     placed = run.box.exec(["sh", "-c", _PLACE_FILES, "sh", STAGING_DIR, workdir, owner], user=ROOT)
     if placed.exit_code:
-        run.error = f"the task's files cannot be given to user {owner}: {_text(placed.output)}"
+        run.error = f"the task's files cannot be given to user {owner}: {end_of(placed.output)}"
     return not placed.exit_code
 
 
@@ -120,7 +172,8 @@ def run_agent(course: Course, task: Task, agent: PhaseAgent, report: AgentReport
     def work() -> None:
         report.result = agent.run(task.instruction, run.box)
 
-    with course.phase(Phase.AGENT, task.timeouts.agent, task.workdir) as run:
+    with course.phase(Phase.AGENT, task.timeouts.agent, task.workdir or None) as run:
+        run.box.user = task.agent_user
         report.traceback = run.guarded(work)
         run.exit_code = report.result.exit_code
         if run.check_time() and not task.keep_processes:
@@ -134,113 +187,8 @@ def run_agent(course: Course, task: Task, agent: PhaseAgent, report: AgentReport
     return not lost or phase.exit_code is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """What one run of a verifier is known by: where it must write its verdict, and what must be in it."""
-
-    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
-    place: str = field(default_factory=lambda: secrets.token_hex(8))
-
-    @property
-    def directory(self) -> str:
-        """The directory that is made for this verdict alone."""
-        return f"/infranoise/reward-{self.place}"
-
-    @property
-    def file(self) -> str:
-        """The verdict artefact's path."""
-        return f"{self.directory}/reward.json"
-
-    def environment(self, task: Task) -> Mapping[str, str]:
-        """Return what the verifier is told."""
-        return {
-            "INFRANOISE_NONCE": self.nonce,
-            "INFRANOISE_REWARD_FILE": self.file,
-            "INFRANOISE_WORKDIR": task.workdir,
-        }
-
-
-def run_verifier(course: Course, task: Task) -> bytes | None:
-    """Let the verifier decide; returns its artefact as it was written."""
-    ticket = Ticket()
-    content = None
-    with course.phase(Phase.VERIFIER, PREPARE_SECONDS) as run:
-        if not _place_verifier(run, task, ticket):
-            return None
-        run.restart(task.timeouts.verifier)
-        _run_command(course, run, task, ticket)
-        content = _read_artefact(course, ticket)
-        course.check_identity()
-    return content
-
-
-def _place_verifier(run: PhaseRun, task: Task, ticket: Ticket) -> bool:
-    """Put the verifier where only what we sent can be, and a place for its verdict where nothing was before."""
-    argv = ["sh", "-c", _MAKE_REWARD_DIR, "sh", VERIFIER_DIR, ticket.directory, task.verifier.user or ""]
-    made = run.box.exec(argv, user=ROOT, workdir="/")
-    if made.exit_code:
-        run.error = f"the place for the verdict cannot be made: {_text(made.output)}"
-        return False
-    run.box.upload(task.verifier.files, VERIFIER_DIR)
-    changed = changed_files(run.box, task.verifier.files, VERIFIER_DIR)
-    if changed:
-        run.error = f"not what was sent: {', '.join(changed)[:500]}"
-    return not changed
-
-
-def _run_command(course: Course, run: PhaseRun, task: Task, ticket: Ticket) -> None:
-    verifier = task.verifier
-    try:
-        run.take(
-            run.box.exec(
-                ["sh", "-c", verifier.command],
-                user=verifier.user or ROOT,
-                workdir=VERIFIER_DIR,
-                environment=ticket.environment(task),
-            )
-        )
-    except DeadlineExceeded:
-        run.timed_out = True
-        course.kill_processes(run, f"the verifier's {task.timeouts.verifier:g} s were over")
-
-
-def _read_artefact(course: Course, ticket: Ticket) -> bytes | None:
-    try:
-        content = course.container().read(ticket.file, MAX_BYTES)
-    except FileMissing as error:
-        course.evidence = replace(course.evidence, artefact=Artefact(text=error.text))
-        return None
-    course.evidence = replace(course.evidence, artefact=parse_artefact(content, ticket.nonce))
-    return content
-
-
-def changed_files(sandbox: Sandbox, source: Path, target: str) -> list[str]:
-    """Return those files under ``source`` whose copy under ``target`` in the sandbox is another one.
-
-    Small files are read back through the engine, which needs nothing of the image and trusts none of its
-    programs.
-    """
-    changed = []
-    for path in sorted(path for path in source.rglob("*") if path.is_file() and not path.is_symlink()):
-        name = path.relative_to(source).as_posix()
-        with path.open("rb") as file:
-            sent = hashlib.file_digest(file, "sha256").hexdigest()
-        if _hash(sandbox, f"{target}/{name}", path.stat().st_size) != sent:
-            changed.append(name)
-    return changed
-
-
-def _hash(sandbox: Sandbox, path: str, size: int) -> str | None:
-    if size > _READ_BACK:
-        printed = sandbox.exec(["sha256sum", "--", path], user=ROOT, log=_NOWHERE).output
-        return printed.lstrip(b"\\")[:64].decode("ascii", "replace")
-    try:
-        return hashlib.sha256(sandbox.read(path, size + 1)).hexdigest()
-    except FileMissing:
-        return None
-
-
-def _text(output: bytes) -> str:
+def end_of(output: bytes) -> str:
+    """Return the end of a command's output, for a message."""
     return output[-500:].decode("utf-8", "replace").strip() or "no reason given"
 
 

@@ -32,10 +32,13 @@ from pytest_infranoise.model import Task
 from pytest_infranoise.model import Trial
 from pytest_infranoise.model import Verdict
 from pytest_infranoise.sandboxes.protocol import Backend
+from pytest_infranoise.sandboxes.protocol import ConfigError
 from pytest_infranoise.sandboxes.protocol import EnforcementError
 from pytest_infranoise.sandboxes.protocol import Sandbox
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.sandboxes.protocol import SandboxRequest
+from pytest_infranoise.tasks.host_environment import resolve
+from pytest_infranoise.tasks.host_environment import secret_values
 from pytest_infranoise.trials.course import READY_SECONDS
 from pytest_infranoise.trials.course import Course
 from pytest_infranoise.trials.decision import ConfigMistake
@@ -49,8 +52,8 @@ from pytest_infranoise.trials.phases import PhaseAgent
 from pytest_infranoise.trials.phases import agent_details
 from pytest_infranoise.trials.phases import run_agent
 from pytest_infranoise.trials.phases import run_setup
-from pytest_infranoise.trials.phases import run_verifier
 from pytest_infranoise.trials.verdict import judge
+from pytest_infranoise.trials.verifying import run_verifier
 
 _MAX_SUMMARY = 500
 
@@ -104,7 +107,7 @@ def run_trial(trial: Trial, agent: Agent, context: TrialContext, attempt: int = 
         EnforcementError: the engine gave other limits than were asked for.
     """
     context.journal.started(trial.key, attempt)
-    record = _Attempt(trial, agent, context, attempt).run()
+    record = Attempt(trial, agent, context, attempt).run()
     context.journal.finished(record)
     return record
 
@@ -115,7 +118,7 @@ def container_name(trial: Trial, run: str, attempt: int) -> str:
     return f"infranoise-{run}-{digest[:12]}-{attempt}"
 
 
-class _Attempt:
+class Attempt:
     """One attempt as it goes."""
 
     def __init__(self, trial: Trial, agent: Agent, context: TrialContext, number: int) -> None:
@@ -141,8 +144,11 @@ class _Attempt:
         except EnforcementError:
             raise
         except Exception:
-            self._course.evidence = replace(self._course.evidence, crash=traceback.format_exc())
+            self._note_crash()
         return self._record(time.monotonic() - clock)
+
+    def _note_crash(self) -> None:
+        self._course.evidence = replace(self._course.evidence, crash=traceback.format_exc())
 
     @property
     def _on_host(self) -> bool:
@@ -155,19 +161,25 @@ class _Attempt:
         return PhaseLog(self._artifacts / f"{name}.log", self._masker)
 
     def _live(self) -> None:
-        self._masker = Masker(getattr(self._agent, "secrets", ()))
-        self._artifacts = artifacts_dir(self._context.run_dir, self._trial.key, self._number)
         with ExitStack() as stack:
-            with self._course.start():
-                self._begin(stack)
-            if self._course.evidence.start.trouble is not None:
-                self._sweep()
+            if not self._open(stack):
                 return
             try:
                 self._run_phases(stack)
             except Exception:
                 self._course.look()
                 raise
+
+    def _open(self, stack: ExitStack) -> bool:
+        """Start the container, to be removed when the stack is closed; whether there is one."""
+        self._masker = Masker((*getattr(self._agent, "secrets", ()), *secret_values(self._trial.task)))
+        self._artifacts = artifacts_dir(self._context.run_dir, self._trial.key, self._number)
+        with self._course.start():
+            self._begin(stack)
+        if self._course.evidence.start.trouble is None:
+            return True
+        self._sweep()
+        return False
 
     def _begin(self, stack: ExitStack) -> None:
         """Image, admission, container; what is held is let go of in the opposite order."""
@@ -184,12 +196,16 @@ class _Attempt:
 
     def _request(self, image: str) -> SandboxRequest:
         task = self._trial.task
+        try:
+            environment = resolve(task.environment)
+        except ValueError as error:
+            raise ConfigError("environment", str(error)) from error
         return SandboxRequest(
             name=container_name(self._trial, self._context.run, self._number),
             image=image,
             allocation=self._trial.allocation,
             labels=self._labels(),
-            environment=task.environment,
+            environment=environment,
             network=task.network,
             user=task.user,
         )
@@ -214,9 +230,8 @@ class _Attempt:
             agent.close()
         if not verifiable:
             return
-        content = run_verifier(course, task)
-        if content is not None:
-            (self._artifacts / "reward.json").write_bytes(self._masker.data(content))
+        for name, content in run_verifier(course, task).items():
+            (self._artifacts / name).write_bytes(self._masker.data(content))
 
     def _phase_agent(self, stack: ExitStack) -> PhaseAgent:
         if not self._on_host:

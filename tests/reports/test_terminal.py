@@ -15,6 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from pytest_infranoise.analysis import analyse
+from pytest_infranoise.config_grammar import describe_config
+from pytest_infranoise.config_grammar import parse_configs
 from pytest_infranoise.gates import evaluate
 from pytest_infranoise.gates import parse_gate
 from pytest_infranoise.journal import Run
@@ -149,6 +151,28 @@ def test_ceilings_and_floors_are_told_in_multiples_of_the_spec() -> None:
     ]
     text = text_of(run_of(DEMO, configs=odd))
     assert "1x = 0.5 x spec to spec, ram = 0.5 x spec to spec CPU and 0.5 x spec to 5 x spec memory" in text
+
+
+def test_what_any_config_is_stands_in_the_summary() -> None:
+    values = ["1x,task", "ram:memory=1x..5x", "slow:time=1.5x"]
+    text = text_of(run_of(DEMO, configs=[describe_config(config) for config in parse_configs(values)]))
+    assert (
+        "ceiling, the hard limit: 1x = spec, task = the task's own, ram = spec CPU and 5 x spec memory, slow = "
+        "spec; agent timeout: slow = 1.5 x the task's"
+    ) in text
+
+    values = ["amounts:memory=512M..1G,cpus=0.5..uncapped", "task"]
+    text = text_of(run_of(DEMO, configs=[describe_config(config) for config in parse_configs(values)]))
+    assert (
+        "floor (guaranteed) to ceiling (hard limit): amounts = 0.5 to none CPU and 512M to 1G memory, "
+        "task = spec to the task's own"
+    ) in text
+    assert "agent timeout:" not in text
+
+
+def test_notes_on_the_configs_follow_what_they_are() -> None:
+    lines = render(analyse(run_of(DEMO, config_notes=["3x is not what it seems"])), 120)
+    assert lines[2] == "3x is not what it seems"
 
 
 def test_notes_that_a_reader_needs() -> None:

@@ -4,24 +4,19 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import tarfile
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from http.server import ThreadingHTTPServer
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from docker import APIClient
-from docker.errors import ImageNotFound
 
 from pytest_infranoise.sandboxes import images
 from pytest_infranoise.sandboxes.docker import DockerBackend
-from pytest_infranoise.sandboxes.images import content_hash
 from pytest_infranoise.sandboxes.protocol import ConfigError
 from pytest_infranoise.sandboxes.protocol import ImagePullError
 
@@ -174,87 +169,6 @@ def test_a_registry_that_hangs(backend: DockerBackend, monkeypatch: pytest.Monke
 
     with a_registry((0, "")) as address, pytest.raises(ImagePullError, match="did not come in 1 s"):
         backend.image(f"{address}/some/image:tag", None, "missing")
-
-
-def dockerfile(directory: Path, *lines: str) -> Path:
-    directory.mkdir(exist_ok=True)
-    (directory / "Dockerfile").write_text("\n".join([f"FROM {BASE_IMAGE}", *lines, ""]))
-    return directory
-
-
-@engine_test
-def test_built_once_per_content(backend: DockerBackend, engine: APIClient, tmp_path: Path) -> None:
-    mark = uuid4().hex
-    context = dockerfile(tmp_path / "here", "COPY mark /mark")
-    (context / "mark").write_text(mark)
-    twin = dockerfile(tmp_path / "there", "COPY mark /mark")
-    (twin / "mark").write_text(mark)
-    tag = f"infranoise/build:{content_hash(context)[:16]}"
-    try:
-        with ThreadPoolExecutor(2) as pool:
-            first, second = pool.map(lambda place: backend.image(None, place, "missing"), [context, twin])
-        assert first == second
-        labels = engine.inspect_image(tag)["Config"]["Labels"]  # type: ignore[no-untyped-call]
-        assert labels["infranoise.content"] == content_hash(context)
-        (context / "mark").write_text("another")
-        changed = backend.image(None, context, "missing")
-        assert changed != first
-        engine.remove_image(changed, force=True)
-    finally:
-        engine.remove_image(tag, force=True)
-
-
-@engine_test
-@pytest.mark.parametrize(
-    ("lines", "text"),
-    [
-        (["RUN echo said before; exit 7"], r"(?s)returned a non-zero code: 7.*said before"),
-        (["COPY nosuch /"], "nosuch"),
-        (["NOSUCH instruction"], "(?i)unknown instruction: NOSUCH"),
-        (["FROM 127.0.0.1:1/nosuch:never"], "127.0.0.1:1"),
-        (["RUN --mount=type=cache,target=/x true"], "needs BuildKit"),
-    ],
-    ids=["command", "copy", "syntax", "base", "buildkit"],
-)
-def test_builds_that_fail_show_why(
-    backend: DockerBackend, engine: APIClient, tmp_path: Path, lines: list[str], text: str
-) -> None:
-    with pytest.raises((ConfigError, ImagePullError), match=text):
-        backend.image(None, dockerfile(tmp_path, *lines), "missing")
-
-    tag = f"infranoise/build:{content_hash(tmp_path)[:16]}"
-    with pytest.raises(ImageNotFound):
-        engine.inspect_image(tag)  # type: ignore[no-untyped-call]
-
-
-@engine_test
-def test_no_dockerfile(backend: DockerBackend, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no Dockerfile"):
-        backend.image(None, tmp_path, "missing")
-    with pytest.raises(ConfigError, match="no Dockerfile"):
-        backend.image(None, tmp_path / "nowhere", "missing")
-
-
-def test_every_change_changes_the_hash(tmp_path: Path) -> None:
-    context = dockerfile(tmp_path)
-    seen = [content_hash(context)]
-    (context / "file").write_text("1")
-    seen.append(content_hash(context))
-    (context / "file").write_text("2")
-    seen.append(content_hash(context))
-    (context / "file").chmod(0o755)
-    seen.append(content_hash(context))
-    (context / "file").rename(context / "other")
-    seen.append(content_hash(context))
-    (context / "directory").mkdir()
-    seen.append(content_hash(context))
-    (context / "link").symlink_to("other")
-    seen.append(content_hash(context))
-    (context / os.fsdecode(b"odd-\xff")).touch()
-    seen.append(content_hash(context))
-
-    assert len(set(seen)) == len(seen)
-    assert content_hash(context) == seen[-1]
 
 
 def test_work_in_a_thread_fails_as_itself() -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
 import os
 import re
 import shutil
+import socket
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterator
+from datetime import date
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import yaml
 
@@ -22,11 +29,22 @@ from tests.tasks.tasks import MIB
 from tests.tasks.tasks import loaded
 
 BENCH = Path(__file__).parents[2] / "bench_tasks"
-NAMES = ["count-errors", "fit-regression", "median-orders", "settle-payment"]
+NAMES = [
+    "build-modules",
+    "count-errors",
+    "fit-regression",
+    "median-orders",
+    "plan-tour",
+    "serve-rates",
+    "settle-payment",
+]
 ANSWERS = {
+    "build-modules": "app.map",
     "count-errors": "errors-per-day.csv",
     "fit-regression": "fit.txt",
     "median-orders": "medians.csv",
+    "plan-tour": "tour.txt",
+    "serve-rates": "port.txt",
     "settle-payment": "paid.txt",
 }
 SETTLED = "i01 i02 i03 i04 i08 i09 i12 i13 i14 i16 i17 i20 i24 i25 i26 i27 i29 i30 i34 i39"
@@ -44,7 +62,7 @@ def test_task(name: str) -> None:
     assert task.name == name
     assert (task.image, task.pull, task.network) == ("infranoise/base:bookworm", "never", False)
     assert task.spec.memory == 64 * MIB
-    assert 0.5 <= task.spec.cpus <= 1
+    assert (0.5 <= task.spec.cpus <= 1) or name == "plan-tour"
     assert task.unsupported is None
     assert len(task.strategies) >= 2
     assert math.isclose(sum(strategy.odds for strategy in task.strategies), 1)
@@ -140,6 +158,63 @@ def test_expected_errors() -> None:
     assert re.findall(r"'(.*)'", _expected("count-errors")) == counts
 
 
+def test_expected_program() -> None:
+    uniform = _uniform(16180339)
+    sizes = [1 + int(400 * uniform()) for _ in range(55_000)]
+    addresses = [4096, *(4096 + end for end in itertools.accumulate(sizes))]
+    modules = []
+    for module in range(1, 13):
+        code = 0
+        for _ in range(40):
+            symbol = int(55_000 * uniform())
+            code = (code * 31 + addresses[symbol] + -(-sizes[symbol] // 8) * 8) & 0x3FFFFFFF
+        modules.append(f"m{module:02d},{code}")
+    assert re.findall(r"'(.*)'", _expected("build-modules")) == modules
+
+
+def test_expected_rates() -> None:
+    uniform = _uniform(57721566)
+    source = (BENCH / "serve-rates" / "app" / "make-data.pl").read_text()
+    currencies = source.partition("qw(AUD")[2].partition(")")[0].split()
+    days = [date(2004, 1, 1) + timedelta(day) for day in range(365 * 19)]
+    rates = {
+        f"{day} {currency}": f"{0.5 + 20 * uniform():.4f}"
+        for day in days
+        if day.year <= 2021 and (day.month, day.day) != (2, 29)
+        for currency in ("AUD", *currencies)
+    }
+    questions = re.findall(r"'(\S+ \S+),(\S+)'", _expected("serve-rates"))
+    assert len(questions) == 6
+    assert [rate for _, rate in questions] == [rates.get(question, "unknown") for question, _ in questions]
+
+
+def test_expected_tour() -> None:
+    root = BENCH / "plan-tour"
+    listed = (root / "app" / "towns.csv").read_text()
+    assert (root / "verifier" / "towns.csv").read_text() == listed
+    towns = [complex(*map(int, line.split(",")[1:])) for line in listed.splitlines()[1:]]
+    away = np.abs(np.subtract.outer(towns, towns))
+    trips = np.array(list(itertools.permutations(range(1, len(towns) - 1))))
+    # The last town stands between every two of the others in turn, which makes all trips from the first town.
+    rings = np.column_stack([np.zeros(len(trips), int), trips, np.zeros(len(trips), int)])
+    steps = away[rings[:, :-1], rings[:, 1:]]
+    between = away[rings[:, :-1], -1] + away[rings[:, 1:], -1] - steps
+    lengths = np.sort((steps.sum(1)[:, None] + between).ravel())
+    [(shortest,)] = [re.findall(r"shortest = (\S+);", (root / "verifier" / "check.pl").read_text())]
+    assert lengths[0] == pytest.approx(float(shortest), abs=1e-3)
+    assert lengths[1] == pytest.approx(lengths[0])  # the same trip, the other way round
+    assert lengths[2] > lengths[0] + 0.2
+    tour = [int(town[1:]) - 1 for town in TOUR.split()]
+    assert sum(away[a, b] for a, b in zip(tour, [*tour[1:], tour[0]], strict=True)) == pytest.approx(lengths[0])
+
+
+def test_plan_tour_times_out_where_it_should() -> None:
+    task = loaded(BENCH / "plan-tour")
+    [seconds] = re.findall(r"times\)\[1\] < ([\d.]+)\)", (BENCH / "plan-tour/strategies/restarts.sh").read_text())
+    assert float(seconds) / task.spec.cpus > 1.1 * task.timeouts.agent
+    assert float(seconds) / (3 * task.spec.cpus) < task.timeouts.agent / 2.5
+
+
 def _sums(amounts: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     sums = np.zeros(1, dtype=np.int64)
     for amount in amounts:
@@ -162,6 +237,7 @@ def test_lean_way_of_settle_payment() -> None:
     assert f"$kept = {UNLUCKY};" in (root / "strategies" / "lean-unlucky.sh").read_text()
 
 
+TOUR = "t07 t05 t11 t04 t10 t03 t01 t08 t06 t02 t09"
 WAYS = ("full-table", "lean-lucky", "lean-unlucky")
 LUCKY, UNLUCKY = 5, 9
 
@@ -169,6 +245,10 @@ LUCKY, UNLUCKY = 5, 9
 def _right_answer(name: str) -> str:
     if name == "settle-payment":
         return SETTLED.replace(" ", "\n") + "\n"
+    if name == "plan-tour":
+        return TOUR.replace(" ", "\n") + "\n"
+    if name == "serve-rates":
+        return "1\n"  # the form is right; who answers there is another matter
     if name == "fit-regression":
         return "".join(f"{key} {value}\n" for key, value in re.findall(r"(\w+) => (\S+),", _expected(name)))
     return "".join(f"{line}\n" for line in re.findall(r"'(.*)'", _expected(name)))
@@ -201,7 +281,7 @@ def workdir(tmp_path: Path) -> Path:
 
 
 @needs_perl
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "serve-rates"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_right_answers_pass(name: str, end: str, workdir: Path, tmp_path: Path) -> None:
     (workdir / ANSWERS[name]).write_bytes(_right_answer(name).replace("\n", end).encode())
@@ -209,6 +289,60 @@ def test_right_answers_pass(name: str, end: str, workdir: Path, tmp_path: Path) 
     assert verdict is not None
     assert verdict[0] == 1
     assert verdict[1] >= 3
+
+
+@pytest.fixture(scope="module")
+def rates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("rates")
+    subprocess.run(["perl", BENCH / "serve-rates/app/make-data.pl"], cwd=root, check=True, timeout=60)
+    return root / "rates.csv"
+
+
+@pytest.fixture
+def serving(workdir: Path, rates: Path) -> Iterator[Callable[[str], None]]:
+    """Run one of the strategies of serve-rates here, and end what it leaves running."""
+    (workdir / "rates.csv").symlink_to(rates)
+
+    def run(strategy: str) -> None:
+        script = BENCH / "serve-rates" / "strategies" / f"{strategy}.sh"
+        subprocess.run(["sh", script], cwd=workdir, check=True, timeout=60)
+
+    yield run
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        if process.info["cmdline"] == ["perl", "server.pl"] and process.info["cwd"] == str(workdir):
+            process.kill()
+
+
+@needs_perl
+@pytest.mark.parametrize(("strategy", "reward"), [("look-up", 1), ("preload", 1), ("tidy-up", 0)])
+def test_servers(
+    strategy: str, reward: float, serving: Callable[[str], None], workdir: Path, tmp_path: Path
+) -> None:
+    serving(strategy)
+
+    assert _verify("serve-rates", workdir, tmp_path) == (reward, 6)
+
+
+@needs_perl
+@pytest.mark.parametrize("answer", ["", "wrong\n", "unknown\n", "1.0000\n" * 50, "x" * 100_000])
+def test_servers_that_answer_wrongly(answer: str, workdir: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (workdir / "port.txt").write_text(f"{server.getsockname()[1]}\n")
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    client, _ = server.accept()
+                    with contextlib.suppress(OSError), client:
+                        client.sendall(answer.encode())
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        verdict = _verify("serve-rates", workdir, tmp_path)
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+    assert verdict is not None
+    assert verdict[0] == 0
 
 
 def _first_digit_changed(text: str) -> str:
@@ -273,6 +407,7 @@ def test_data_is_the_same_every_time(name: str, tmp_path: Path) -> None:
     for place in (tmp_path / "one", tmp_path / "two"):
         place.mkdir()
         subprocess.run(["perl", BENCH / name / "app" / "make-data.pl"], cwd=place, check=True, timeout=60)
-        [data] = place.iterdir()
-        written.append(data.read_bytes())
+        files = sorted(path for path in place.rglob("*") if path.is_file())
+        written.append([(path.relative_to(place), path.read_bytes()) for path in files])
+    assert written[0]
     assert written[0] == written[1]

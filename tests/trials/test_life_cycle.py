@@ -317,6 +317,7 @@ def test_verifier_files_that_are_not_what_was_sent(lab: Lab) -> None:
 
 def test_large_verifier_files_are_checked_where_they_are(lab: Lab) -> None:
     task = lab.task()
+    assert task.verifier.files is not None
     (task.verifier.files / "large").write_bytes(os.urandom(5 * MIB))
     assert lab.do("echo done > answer", task).verdict is Verdict.PASS
 

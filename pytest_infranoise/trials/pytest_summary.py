@@ -1,0 +1,75 @@
+"""Reads a verdict, test by test, from the summary that pytest prints: the way of Terminal-Bench 1.
+
+Text is weak evidence: whatever runs in the container may print such lines. So nothing is read into an output
+that is not whole: the summary must be there, at least one test in it, and pytest's last line, which counts them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pytest_infranoise.trials.evidence import MAX_TEXT
+from pytest_infranoise.trials.evidence import Artefact
+from pytest_infranoise.trials.evidence import ArtefactStatus
+
+if TYPE_CHECKING:
+    from pytest_infranoise.trials.readers import Reading
+
+_SUMMARY = re.compile(r"^=+ *short test summary info *=+[ \r]*$", re.MULTILINE | re.IGNORECASE)
+_RESULT = re.compile(r"(PASSED|FAILED|SKIPPED|XFAIL|XPASS|ERROR):? +(\S.*)")
+_WORDS = "passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?|rerun|subtests passed"
+_LAST = re.compile(
+    rf"^=* ?((?:\d+ (?:{_WORDS})(?:, )?)+|no tests ran) in \d[\d.]*s(?: \([\d:, a-z]+\))? ?=*[ \r]*$"
+)
+_COUNT = re.compile(r"(\d+) (failed|error)")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+# As Terminal-Bench counts them: what was skipped or expected to fail is no failure, a surprise pass is one.
+_GOOD = frozenset({"PASSED", "SKIPPED", "XFAIL"})
+
+
+def read(reading: Reading) -> Artefact:
+    """Return the verdict in what the verifier's command printed."""
+    return grade(reading.output.decode("utf-8", "replace"))
+
+
+def grade(output: str) -> Artefact:
+    """Return the verdict in an output: 1 when no test failed, 0 when one did."""
+    output = _COLOURS.sub("", output)
+    begin = _SUMMARY.search(output)
+    if begin is None:
+        return _none(ArtefactStatus.MISSING, "pytest printed no summary", output)
+    lines = output[begin.end() :].splitlines()
+    results = dict(result for line in lines if (result := _result(line)) is not None)
+    ends = [match[1] for line in lines if (match := _LAST.match(line)) is not None]
+    if not ends:
+        return _none(ArtefactStatus.MALFORMED, "pytest's summary breaks off", output)
+    if not any(_is_test(name, status) for name, status in results.items()):
+        return _none(ArtefactStatus.NO_TESTS, "no test ran", output)
+    failed = [name for name, status in results.items() if status not in _GOOD]
+    counted = sum(int(number) for end in ends for number, _ in _COUNT.findall(end))
+    reward = 0.0 if failed or counted else 1.0
+    text = f"{len(results) - len(failed)} of {len(results)} tests passed"
+    if failed:
+        text = f"{text}; not: {', '.join(failed)}"
+    return Artefact(ArtefactStatus.COMPLETE, reward, len(results), text[:MAX_TEXT], "pytest's summary")
+
+
+def _result(line: str) -> tuple[str, str] | None:
+    match = _RESULT.fullmatch(line.strip())
+    if match is None:
+        return None
+    # A description stands behind " - ", which may also be within a parameter's brackets.
+    name = re.split(r" - (?![^\[]*\])", match[2], maxsplit=1)[0].strip()
+    return name, match[1]
+
+
+def _is_test(name: str, status: str) -> bool:
+    """Whether a result is of a test that ran, and not of a file that could not be imported, or of a skipped one."""
+    return status != "SKIPPED" and (status != "ERROR" or "::" in name)
+
+
+def _none(status: ArtefactStatus, problem: str, output: str) -> Artefact:
+    tail = output.strip()[-MAX_TEXT + len(problem) + 2 :]
+    return Artefact(status, text=f"{problem}: {tail}", source="pytest's summary")

@@ -1,0 +1,101 @@
+"""Reads a verdict from the reward files of Harbor: ``reward.json``, which wins, or ``reward.txt``.
+
+The test script's exit status says nothing, as in Harbor. A file that is missing, empty or not what it should be
+is no verdict, and neither is a 0 of a script whose test tool should have left a report and did not: then the tests
+never ran.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from typing import Any
+
+from pytest_infranoise.sandboxes.protocol import FileMissing
+from pytest_infranoise.trials.evidence import MAX_TEXT
+from pytest_infranoise.trials.evidence import Artefact
+from pytest_infranoise.trials.evidence import ArtefactStatus
+
+if TYPE_CHECKING:
+    from pytest_infranoise.trials.readers import Reading
+
+MAX_BYTES = 64 * 1024
+_MAX_REPORT = 16 * 1024**2
+_DIGITS = 1000  # no number that anybody means has more
+
+
+def read(reading: Reading) -> Artefact:
+    """Return the verdict in the container's reward files; options are ``files``, ``ctrf`` and ``writes_ctrf``."""
+    artefact = _reward(reading, reading.options["files"])
+    if artefact.reward is None:
+        return artefact
+    tests = _tests(reading, reading.options["ctrf"])
+    if tests == 0:
+        return replace(artefact, status=ArtefactStatus.NO_TESTS, reward=None, tests=0)
+    if tests is None and artefact.reward <= 0 and reading.options["writes_ctrf"]:
+        text = f"{artefact.text.strip()} (but the test tool left no report: its tests did not run)"
+        return replace(artefact, status=ArtefactStatus.NO_TESTS, reward=None, text=text[:MAX_TEXT])
+    return replace(artefact, tests=tests)
+
+
+def _reward(reading: Reading, files: list[str]) -> Artefact:
+    missing = ""
+    for path in files:
+        try:
+            content = reading.read(path, MAX_BYTES)
+        except FileMissing as error:
+            missing = error.text
+            continue
+        parsed = parse_json(content) if path.endswith(".json") else parse_text(content)
+        return replace(parsed, source=path.rpartition("/")[2])
+    return Artefact(text=missing)
+
+
+def parse_json(content: bytes) -> Artefact:
+    """Return what ``reward.json`` says: the number under ``reward``, or the only one there is."""
+    text = content[:MAX_TEXT].decode("utf-8", "replace")
+    malformed = Artefact(ArtefactStatus.MALFORMED, text=text)
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        return malformed
+    if not isinstance(data, dict) or not data or not all(_is_number(value) for value in data.values()):
+        return malformed
+    if "reward" not in data and len(data) > 1:
+        return Artefact(ArtefactStatus.MALFORMED, text=f"several rewards, none of them called reward: {text}")
+    reward = data["reward"] if "reward" in data else next(iter(data.values()))
+    return Artefact(ArtefactStatus.COMPLETE, float(reward), text=text)
+
+
+def parse_text(content: bytes) -> Artefact:
+    """Return what ``reward.txt`` says: one number."""
+    text = content[:MAX_TEXT].decode("utf-8", "replace")
+    try:
+        reward = float(content.decode("ascii")) if len(content) <= _DIGITS else math.nan
+    except ValueError:
+        reward = math.nan
+    if not math.isfinite(reward):
+        return Artefact(ArtefactStatus.MALFORMED, text=text)
+    return Artefact(ArtefactStatus.COMPLETE, reward, text=text)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether Harbor takes a value for a reward; true and false are numbers to it."""
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _tests(reading: Reading, report: str) -> int | None:
+    """Return how many tests a report in the common test report format (CTRF) counts; None when there is none."""
+    try:
+        data = json.loads(reading.read(report, _MAX_REPORT))
+        summary: Mapping[str, Any] = data["results"]["summary"]
+        tests = summary["tests"]
+    except (FileMissing, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return tests if isinstance(tests, int) and not isinstance(tests, bool) and tests >= 0 else None
