@@ -35,6 +35,7 @@ from pytest_infranoise.results import Flip
 from pytest_infranoise.results import Rate
 from pytest_infranoise.results import TaskCoverage
 from pytest_infranoise.results import Timeouts
+from pytest_infranoise.stats.counts import Alternative
 from pytest_infranoise.stats.deltas import UNKNOWN_DELTA
 from pytest_infranoise.stats.deltas import delta_paired
 from pytest_infranoise.stats.exact import cmh_exact_p
@@ -100,13 +101,14 @@ def analyse(run: Run) -> Analysis:
     baseline = meta.get("baseline")
     if baseline not in configs:
         baseline = configs[0] if configs else None
+    rules = {entry["name"]: entry for entry in meta.get("configs", ())}
     return Analysis(
         run=str(meta.get("run", run.path.name)),
         path=run.path,
         meta=meta,
         configs=configs,
         baseline=baseline,
-        agents=tuple(_agent_result(*agent, configs, baseline, tallies) for agent in agents),
+        agents=tuple(_agent_result(*agent, configs, baseline, tallies, rules) for agent in agents),
         tasks=_coverage(meta.get("tasks", {}), planned, records),
         planned=len(planned),
         recorded=len(records),
@@ -114,7 +116,7 @@ def analyse(run: Run) -> Analysis:
         damaged=run.damaged,
         retries=len(run.retries),
         unplanned=len(run.records) - len(records),
-        cut_short=meta.get("cut_short"),
+        cut_short=meta.get("cut_short") or _not_ended(meta),
         pass_threshold=float(meta.get("pass_threshold", 1.0)),
     )
 
@@ -139,6 +141,7 @@ def _agent_result(
     configs: Sequence[str],
     baseline: str | None,
     tallies: Mapping[tuple[str, str, str], _Tally],
+    rules: Mapping[str, Mapping[str, Any]],
 ) -> AgentResult:
     results = [_config_result(config, tallies.get((agent, model, config), _Tally())) for config in configs]
     zero = next((result for result in results if result.config == baseline), None)
@@ -147,7 +150,7 @@ def _agent_result(
         agent=agent,
         model=model,
         configs=tuple(results),
-        comparisons=_comparisons(zero, others) if zero else (),
+        comparisons=_comparisons(zero, others, rules) if zero else (),
         flips=_flips(zero, others) if zero else (),
     )
 
@@ -199,24 +202,58 @@ def _macro_average(events: Sequence[int], trials: Sequence[int]) -> float:
     return float(total / sum(number > 0 for number in trials))
 
 
-def _comparisons(zero: ConfigResult, others: Sequence[ConfigResult]) -> tuple[Comparison, ...]:
+def _comparisons(
+    zero: ConfigResult, others: Sequence[ConfigResult], configs: Mapping[str, Mapping[str, Any]]
+) -> tuple[Comparison, ...]:
     tasks = list(dict.fromkeys(task for result in (zero, *others) for task in result.cells))
-    score = _deltas([_delta(tasks, result, zero, infra=False) for result in others])
-    infra = _deltas([_delta(tasks, result, zero, infra=True) for result in others])
+    score = _deltas([_delta(tasks, result, zero) for result in others])
+    sides = [infra_alternative(configs.get(zero.config), configs.get(result.config)) for result in others]
+    infra = _deltas([_delta(tasks, result, zero, side) for result, side in zip(others, sides, strict=True)])
     return tuple(
         Comparison(result.config, zero.config, *deltas)
         for result, deltas in zip(others, zip(score, infra, strict=True), strict=True)
     )
 
 
-def _delta(tasks: Sequence[str], one: ConfigResult, zero: ConfigResult, *, infra: bool) -> Delta:
+def _not_ended(meta: Mapping[str, Any]) -> str | None:
+    return None if meta.get("finished") else "the run has not ended, or was killed"
+
+
+def infra_alternative(zero: Mapping[str, Any] | None, one: Mapping[str, Any] | None) -> Alternative:
+    """Return which change of the infra-error rate the exact test looks for.
+
+    A fall when no ceiling is lower than the baseline's, a rise when none is higher, else either: set by the configs
+    alone, never by the data.
+    """
+    ends = [(_ceiling(zero, part), _ceiling(one, part)) for part in ("cpus", "memory")]
+    if any(before is None or after is None for before, after in ends):
+        return "two-sided"
+    ordered = [(before, after) for before, after in ends if before is not None and after is not None]
+    if all(before <= after for before, after in ordered):
+        return "less"
+    return "greater" if all(before >= after for before, after in ordered) else "two-sided"
+
+
+def _ceiling(config: Mapping[str, Any] | None, resource: str) -> float | None:
+    """Return a ceiling as a multiple of the spec, infinite without one; None when it is no multiple."""
+    if config is None or resource not in config:
+        return None
+    end = config[resource].get("ceiling")
+    if end is None:
+        return math.inf
+    return float(end) if isinstance(end, int | float) else None
+
+
+def _delta(
+    tasks: Sequence[str], one: ConfigResult, zero: ConfigResult, infra_side: Alternative | None = None
+) -> Delta:
+    infra = infra_side is not None
     x1, n1 = _columns(tasks, one, infra)
     x0, n0 = _columns(tasks, zero, infra)
     delta = delta_paired(x1, n1, x0, n0)
     if not delta.tasks:
         return Delta(None, UNKNOWN_DELTA, None, None, 0, delta.dropped, "no common task")
-    # A rise of infra-errors is not what a higher ceiling is tried for, so the exact test looks for a fall only.
-    p = cmh_exact_p(x1, n1, x0, n0, alternative="less") if infra else delta.p
+    p = delta.p if infra_side is None else cmh_exact_p(x1, n1, x0, n0, alternative=infra_side)
     interval = delta.ci
     if delta.guarded and delta.p > 1 - delta.conf:
         # With so few trials the exact p is the better judge, and an interval without 0 would deny it.

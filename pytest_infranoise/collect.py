@@ -147,7 +147,7 @@ class TrialItem(pytest.Function):
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Return what reports call this item."""
-        return self.path, 0, self.nodeid
+        return self.path, 0, self.name
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return a trial's own words; a traceback only for what is a bug."""

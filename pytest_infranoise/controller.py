@@ -103,6 +103,7 @@ class Controller:
         from pytest_infranoise.config_notes import Host
         from pytest_infranoise.config_notes import config_notes
         from pytest_infranoise.host import Ledger
+        from pytest_infranoise.reports.text import plural
         from pytest_infranoise.sandboxes.docker import DockerBackend
 
         self._make_run_dir()
@@ -138,7 +139,7 @@ class Controller:
         }
         write_meta(self.run_dir, self._meta)
         tasks = len({trial.key.task for trial in plan.trials})
-        say(f"infranoise: {len(plan.trials)} trials of {tasks} tasks, run {self.run}")
+        say(f"infranoise: {plural(len(plan.trials), 'trial')} of {plural(tasks, 'task')}, run {self.run}")
 
     def _preflight(self, plan: Plan, prepared: Prepared, say: Callable[[str], None]) -> dict[str, Any]:
         """Check the tasks, and let no trial of those start that are not fit; returns it all for ``run.json``."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_infranoise.model import FailReason
 from pytest_infranoise.model import Record
 from pytest_infranoise.model import Verdict
 
@@ -34,10 +35,11 @@ def infra_error_text(record: Record) -> str:
 
 def failure_text(item: pytest.Item, record: Record) -> str:
     """Return a fail in a few lines: the reason, the verifier's last words, and where the logs are."""
-    lines = [f"{record.reason}: {record.summary}"]
-    last_words = record.details.get("phases", {}).get("verifier", {}).get("last_line")
-    if last_words:
-        lines.append(f"verifier: {last_words}")
+    lines = [item.nodeid, f"{record.reason}: {record.summary}"]
+    for phase in ("agent", "verifier") if record.reason is FailReason.AGENT_CRASH else ("verifier",):
+        last_words = record.details.get("phases", {}).get(phase, {}).get("last_line")
+        if last_words:
+            lines.append(f"{phase}: {last_words}")
     if LOGS in item.stash:
         lines.append(f"logs: {item.stash[LOGS]}")
     return "\n".join(lines)

@@ -23,6 +23,7 @@ from pytest_infranoise.collect import SETTINGS
 from pytest_infranoise.collect import TASK_FILES
 from pytest_infranoise.collect import TrialSpec
 from pytest_infranoise.collect import trial_specs
+from pytest_infranoise.model import AgentChoice
 from pytest_infranoise.model import Allocation
 from pytest_infranoise.model import Task
 from pytest_infranoise.model import TrialKey
@@ -193,9 +194,26 @@ def _agent_problems(config: pytest.Config, settings: Settings, specs: Sequence[T
         try:
             agent = config.hook.pytest_infranoise_make_agent(context=context)
         except ValueError as error:
-            where = "" if str(spec.task.file) in str(error) else f"{spec.task.file}: agent {spec.agent.name!r}: "
-            problems.append(f"{where}{error}")
+            named = str(spec.task.file) in str(error) or repr(spec.agent.name) in str(error)
+            problems.append(str(error) if named else f"{spec.task.file}: agent {spec.agent.name!r}: {error}")
+            continue
+        except Exception as error:
+            problems.append(f"agent {spec.agent.name!r}: making it failed: {type(error).__name__}: {error}")
             continue
         if agent is None:
-            problems.append(f"unknown agent {spec.agent.name!r}; {agents_help(settings)}")
+            problems.append(_unknown_agent(settings, spec.agent))
+        elif not all(callable(getattr(agent, name, None)) for name in ("setup", "run")):
+            problems.append(
+                f"agent {spec.agent.name!r}: pytest_infranoise_make_agent returned {type(agent).__name__!r}, which "
+                "has no setup(sandbox) and run(instruction, sandbox)"
+            )
     return problems
+
+
+def _unknown_agent(settings: Settings, agent: AgentChoice) -> str:
+    if agent.name in settings.named_agents:
+        return (
+            f"{settings.toml}: agents.{agent.name}.kind: {agent.kind!r} is no kind of agent; "
+            "write command, oracle, nop or scripted, or install the plugin that makes it"
+        )
+    return f"unknown agent {agent.name!r}; {agents_help(settings)}"

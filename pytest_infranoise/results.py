@@ -151,8 +151,8 @@ class Delta:
 class Comparison:
     """One config against the baseline.
 
-    The p of ``score`` is two-sided; that of ``infra_rate`` is exact and one-sided: how probable such a fall
-    (or a larger one) is if the config made no difference to any task.
+    The p of ``score`` is two-sided; that of ``infra_rate`` is exact and one-sided: how probable such a fall (a
+    rise where ceilings are lowered) or a larger one is if the config made no difference to any task.
     """
 
     config: str

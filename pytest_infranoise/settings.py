@@ -6,6 +6,7 @@ A value is taken from the command line, else from pytest's ini file, else from t
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from pytest_infranoise.tasks.defaults import parse_memory_range
 
 T = TypeVar("T")
 
+MOST_SAMPLES = 10_000  # each is a pytest item for every task and config
 DEFAULT_RUNS_DIR = ".infranoise/runs"
 
 
@@ -148,7 +150,7 @@ def read_settings(config: pytest.Config, seed: int | None = None) -> Settings:
 def _settings(config: pytest.Config, seed: int | None, file: SettingsFile) -> Settings:
     option, toml = config.option, file.values
     named = toml.get("agents", {})
-    typed, ini = option.resource_config or (), config.getini("infranoise_resource_config")
+    typed, ini = option.resource_config or (), _words(config.getini("infranoise_resource_config"))
     configs, config_errors = _configs(typed, ini, file)
     agents = option.infranoise_agent or config.getini("infranoise_agent")
     gates = option.infranoise_gate or config.getini("infranoise_gate")
@@ -169,8 +171,8 @@ def _settings(config: pytest.Config, seed: int | None, file: SettingsFile) -> Se
         ),
         preflight=_preflight(config, toml),
     )
-    if settings.samples < 1:
-        raise ValueError(f"--infranoise-samples: {settings.samples} is too few; give 1 or more")
+    if not 1 <= settings.samples <= MOST_SAMPLES:
+        raise ValueError(f"samples: {settings.samples} is not between 1 and {MOST_SAMPLES}")
     if not 0 < settings.pass_threshold <= 1:
         raise ValueError(f"--infranoise-pass-threshold: {settings.pass_threshold:g} is not above 0 and at most 1")
     later = (*file.errors, *config_errors, *_same_ids(settings))
@@ -244,6 +246,11 @@ def _preflight(config: pytest.Config, toml: Mapping[str, Any]) -> bool:
     raise ValueError(f"ini value infranoise_preflight: {text!r} is neither true nor false")
 
 
+def _words(values: Sequence[str]) -> list[str]:
+    """Return ini words as they would be typed: ``1x, 3x`` comes as two words, the first with a comma."""
+    return [word for value in values if (word := value.strip(","))]
+
+
 def _as_list(value: str | Sequence[str]) -> Sequence[str]:
     return [value] if isinstance(value, str) else value
 
@@ -251,8 +258,18 @@ def _as_list(value: str | Sequence[str]) -> Sequence[str]:
 def _runs_dir(config: pytest.Config) -> Path:
     given = config.option.infranoise_run_dir
     if given:
-        return Path(config.invocation_params.dir, given)
+        return _usable(Path(config.invocation_params.dir, given))
     return Path(config.rootpath, config.getini("infranoise_run_dir") or DEFAULT_RUNS_DIR)
+
+
+def _usable(path: Path) -> Path:
+    """Return a directory that can be made or written to; found out here, because a worker could tell nobody."""
+    nearest = next(place for place in (path, *path.parents) if place.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise ValueError(
+            f"--infranoise-run-dir: {nearest} is no directory that can be written to; give another one"
+        )
+    return path
 
 
 def _outcome_selection(config: pytest.Config) -> str | None:

@@ -62,6 +62,7 @@ def meta_of(planned: Sequence[TrialKey], **changes: Any) -> dict[str, Any]:
         "gates": [],
         "pass_threshold": 1.0,
         "enforcement": "memory and CPU ceilings read back from cgroup v1 files on the host for 36 of 36 trials",
+        "finished": "2026-01-31T23:59:59+00:00",
         "cut_short": None,
         **changes,
     }

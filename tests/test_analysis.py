@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import settings
 
 from pytest_infranoise.analysis import analyse
+from pytest_infranoise.analysis import infra_alternative
 from pytest_infranoise.analysis import smallest_flip_p
 from pytest_infranoise.journal import Started
 from pytest_infranoise.model import Cause
@@ -266,3 +267,29 @@ def test_any_counts_are_accounted_for_and_bounded(counts: Counts) -> None:
                     assert -1 <= delta.interval.lo <= delta.value + 1e-12
                     assert delta.value - 1e-12 <= delta.interval.hi <= 1
                     assert 0 < delta.p <= delta.p_holm <= 1
+
+
+@pytest.mark.parametrize(
+    ("zero", "one", "side"),
+    [
+        ({"cpus": 1.0, "memory": 1.0}, {"cpus": 3.0, "memory": 3.0}, "less"),
+        ({"cpus": 1.0, "memory": 1.0}, {"cpus": None, "memory": None}, "less"),
+        ({"cpus": None, "memory": None}, {"cpus": 1.0, "memory": 1.0}, "greater"),
+        ({"cpus": 1.0, "memory": 1.0}, {"cpus": 0.5, "memory": 2.0}, "two-sided"),
+        ({"cpus": 1.0, "memory": 1.0}, {"cpus": 1.0, "memory": "512M"}, "two-sided"),
+    ],
+)
+def test_the_configs_alone_set_what_the_infra_test_looks_for(
+    zero: dict[str, Any], one: dict[str, Any], side: str
+) -> None:
+    def config_of(ceilings: dict[str, Any]) -> dict[str, Any]:
+        return {resource: {"floor": 1.0, "ceiling": ceiling} for resource, ceiling in ceilings.items()}
+
+    assert infra_alternative(config_of(zero), config_of(one)) == side
+    assert infra_alternative(None, config_of(one)) == "two-sided"
+
+
+def test_a_run_that_has_not_ended_is_no_estimate() -> None:
+    run = run_of({"a": {"1x": {"t": (3,)}}}, finished=None)
+
+    assert analyse(run).cut_short == "the run has not ended, or was killed"

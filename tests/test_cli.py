@@ -202,7 +202,7 @@ class TestDoctor:
         assert cgroup_version(replace_info(cgroup_version=version)).status is status
 
     def test_capacity(self) -> None:
-        assert str(capacity(INFO)) == "ok    host: 2 CPUs and 8 GiB for all floors together"
+        assert str(capacity(INFO)) == "ok    host: 2 CPUs and 7.6 GiB for all floors together"
 
     def test_disk(self, tmp_path: Path) -> None:
         assert re.fullmatch(rf"disk: [\d.]+ [KMG]iB free at {re.escape(str(tmp_path))}", disk(tmp_path).text)

@@ -204,7 +204,7 @@ def test_a_ceiling_that_docker_refuses_names_task_and_config(pytester: pytest.Py
     result = pytester.runpytest("suite")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *task 'tiny' under config '1x' has a memory ceiling of 5 MiB, below*"])
+    result.stderr.fnmatch_lines(["*task 'tiny' under config '1x' has a memory ceiling of 5 MiB, below*"])
 
 
 def test_what_a_loader_cannot_run_is_skipped_with_its_reason(pytester: pytest.Pytester, suite: Path) -> None:
@@ -224,3 +224,43 @@ def test_what_a_loader_cannot_run_is_skipped_with_its_reason(pytester: pytest.Py
 
     result.assert_outcomes(skipped=9)
     result.stdout.fnmatch_lines(["*needs a GPU*"])
+
+
+@WORKERS
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        ("raise RuntimeError('boom')", "agent 'mine': making it failed: RuntimeError: boom"),
+        ("return 'mine'", "agent 'mine': pytest_infranoise_make_agent returned 'str', which has no setup*"),
+    ],
+)
+def test_a_broken_agent_hook_is_one_clear_error(
+    pytester: pytest.Pytester, suite: Path, hook: str, message: str, workers: list[str]
+) -> None:
+    make_task(suite, "hello")
+    pytester.makeconftest(f"def pytest_infranoise_make_agent(context):\n    {hook}\n")
+
+    result = pytester.runpytest_subprocess("suite", "--infranoise-agent", "mine", *workers)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {message}"])
+    assert "INTERNALERROR" not in result.stdout.str()
+
+
+def test_a_named_agent_of_an_unknown_kind_names_its_file(pytester: pytest.Pytester, suite: Path) -> None:
+    (suite / "infranoise.toml").write_text(
+        "agent = 'mine'\n[agents.mine]\nkind = 'comand'\ncommand = 'x'\n", "utf-8"
+    )
+    make_task(suite, "hello")
+
+    result = pytester.runpytest("suite")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *suite/infranoise.toml: agents.mine.kind: 'comand' is no kind of agent*"])
+
+
+def test_ini_lists_of_configs_may_have_commas_and_spaces(pytester: pytest.Pytester, suite: Path) -> None:
+    make_task(suite, "hello")
+    pytester.makeini("[pytest]\ninfranoise_resource_config = 1x, 2x\ninfranoise_samples = 1\n")
+
+    assert [name.rpartition("::")[2] for name in collected_ids(pytester)] == ["1x-0", "2x-0"]

@@ -307,8 +307,8 @@ def test_a_floor_above_the_host_is_one_clear_error(pytester: pytest.Pytester, su
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines_random(
             [
-                "*task 'huge' under config '1x' has a memory floor of * more than the *",
-                "*task 'wide' under config '1x' has a CPU floor of *, more than the *",
+                "*task 'huge' under configs * has a memory floor of * more than the *",
+                "*task 'wide' under configs * has a CPU floor of *, more than the *",
             ]
         )
     assert list(pytester.path.glob(".infranoise/runs/*")) == []
@@ -376,3 +376,11 @@ def test_an_agent_from_a_conftest_runs_as_the_built_in_ones(pytester: pytest.Pyt
 
     assert result.ret == 0
     assert verdicts(last_run(pytester)) == {f"hello::typist-{config}-0": "pass" for config in ("1x", "uncapped")}
+
+
+def test_verbose_lines_name_trials_by_ids_that_can_be_pasted_back(pytester: pytest.Pytester, suite: Path) -> None:
+    make_task(suite, "hello")
+
+    result = pytester.runpytest_subprocess(*ONE_SAMPLE, "-v", "-k", "1x")
+
+    result.stdout.fnmatch_lines(["suite/hello/task.yaml::1x-0 PASSED*"])

@@ -62,7 +62,10 @@ def _check_command(choice: AgentChoice) -> str | None:
         return f"agent {choice.name!r}: a command agent needs its text"
     unset = [name for name in choice.options.get("env", ()) if name not in os.environ]
     if unset:
-        return f"agent {choice.name!r}: not set in the environment: {', '.join(unset)}"
+        return (
+            f"agent {choice.name!r}: not set in the environment: {', '.join(unset)}; set it, or take it out of the "
+            "agent's env in infranoise.toml"
+        )
     return None
 
 

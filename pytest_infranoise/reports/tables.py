@@ -158,8 +158,8 @@ def _delta_cell(delta: Delta) -> tuple[str, str, str] | str:
 
 def _deltas_legend(comparisons: int) -> str:
     text = (
-        "p: how often chance alone would do as much (pass: either way, infra: a fall). A large p means that no "
-        "difference was shown, not that there is none."
+        "p: how often chance alone would do as much (pass: either way; infra: a fall where ceilings are raised, a "
+        "rise where they are lowered). A large p means that no difference was shown, not that there is none."
     )
     return text if comparisons == 1 else f"{text} pHolm: p allowing for {comparisons} comparisons."
 

@@ -150,6 +150,7 @@ class Course:
         self._counters = UNREAD
         self._identity: Identity | None = None
         self._gap_seen = False
+        self._peak_before: int | None = None
 
     @contextmanager
     def start(self) -> Iterator[None]:
@@ -259,7 +260,7 @@ class Course:
             run.evidence(),
             ended=not ended and run.trouble is None,
             after=after,
-            peak=after.memory_peak,
+            peak=None if self._is_an_earlier_peak(after.memory_peak) else after.memory_peak,
             container_ended=ended,
             engine_gap=gap and not self._gap_seen,
         )
@@ -268,8 +269,12 @@ class Course:
         if isinstance(sandbox, MemorySandbox):
             evidence = replace(_with_samples(evidence, sandbox), anonymous_peak=sandbox.sampled_anonymous_peak())
             if not ended:
-                sandbox.reset_peak()
+                self._peak_before = None if sandbox.reset_peak() else after.memory_peak
         self._keep(evidence)
+
+    def _is_an_earlier_peak(self, peak: int | None) -> bool:
+        """Whether a peak that could not be reset (only root can, and not everywhere) may be of a phase before."""
+        return peak is not None and self._peak_before is not None and peak <= self._peak_before
 
     def _read_counters(self, run: PhaseRun, sandbox: Sandbox) -> Counters:
         try:
