@@ -30,6 +30,7 @@ from pytest_infranoise.journal import write_meta
 from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Record
 from pytest_infranoise.model import Verdict
+from pytest_infranoise.outcomes import attached
 from pytest_infranoise.settings import Settings
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Controller:
         self.run = new_run_id(datetime.now(UTC))
         self.run_dir = settings.runs_dir / self.run
         self.others_failed = False
+        self._failures = 0
+        self._leftovers = ""
         self.lines: list[str] = []
         self._root = root
         self._workers = workers
@@ -97,8 +100,6 @@ class Controller:
             self._open(self._plan, say)
 
     def _open(self, plan: Plan, say: Callable[[str], None]) -> None:
-        import platform
-
         from pytest_infranoise import prepare
         from pytest_infranoise.config_notes import Host
         from pytest_infranoise.config_notes import config_notes
@@ -110,12 +111,18 @@ class Controller:
         self._backend = DockerBackend(self.run)
         try:
             prepared = prepare.prepare(plan, self._backend, say)
+            ledger = Ledger(prepared.engine.id)
+            self._owner = ledger.register(self.run, "controller")
+            prepare.sweep_dead_runs(self._backend, ledger, say)
+            prepared = replace(prepared, place=ledger.place)
+            prepared.write(self.run_dir)
         except prepare.PreparationError as error:
             raise pytest.UsageError(str(error)) from None
-        ledger = Ledger(prepared.engine.id)
-        self._owner = ledger.register(self.run, "controller")
-        prepare.sweep_dead_runs(self._backend, ledger, platform.node(), say)
-        prepared.write(self.run_dir)
+        except OSError as error:
+            raise pytest.UsageError(
+                f"cannot keep the run's files: {error}; make room, or give --infranoise-run-dir (for the ledger of "
+                "floors: the variable INFRANOISE_STATE_DIR) a place that can be written to"
+            ) from None
         preflight = self._preflight(plan, prepared, say) if self.settings.preflight else None
         if preflight is not None:
             plan = self._without(plan, preflight["quarantined"])
@@ -214,13 +221,36 @@ class Controller:
 
     def saw_report(self, report: Any) -> None:
         """Notice failures that have nothing to do with us: they decide the exit status first."""
-        if report.failed and report.nodeid not in self._trials:
+        if not report.failed:
+            return
+        self._failures += 1
+        ours = attached(report) is not None or getattr(report, "infranoise_config_error", False)
+        if not (ours and report.nodeid in self._trials):
+            self.others_failed = True
+
+    def saw_failures(self, number: int) -> None:
+        """Notice failures that came without a report, as a coverage threshold's does."""
+        if number > self._failures:
             self.others_failed = True
 
     def worker_died(self, worker: str) -> None:
         """Remove what a dead worker left on the engine."""
-        if self._backend is not None:
-            self._backend.remove_labelled({"infranoise.run": self.run, WORKER_LABEL: worker})
+        self._remove({"infranoise.run": self.run, WORKER_LABEL: worker})
+
+    def _remove(self, labels: Mapping[str, str]) -> None:
+        """Remove containers and networks; an engine that is gone is told in the summary and stops nothing."""
+        from pytest_infranoise.sandboxes.protocol import SandboxError
+
+        if self._backend is None:
+            return
+        self._leftovers = ""
+        try:
+            self._backend.remove_labelled(labels)
+        except SandboxError as error:
+            self._leftovers = (
+                f"could not clean up on the engine ({error.text}); what is left there carries the label "
+                f"infranoise.run={self.run}, and the next run removes it"
+            )
 
     def trial_crashed(self, nodeid: str, worker: str) -> Record | None:
         """Return the record of the trial that a dead worker had; None when it was none of ours.
@@ -260,12 +290,15 @@ class Controller:
             self._close()
             self._drop_empty_run_dir()
             return status
-        self._backend.remove_labelled({"infranoise.run": self.run})
+        self._remove({"infranoise.run": self.run})
         self._close()
         self._meta["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
         self._meta["cut_short"] = stopped_early or self._meta["cut_short"]
-        write_meta(self.run_dir, self._meta)
-        return self._sum_up(status, read_run(shown(self.run_dir)))
+        try:
+            write_meta(self.run_dir, self._meta)
+        except OSError as error:
+            self._leftovers = f"{self._leftovers} run.json could not be completed: {error}".strip()
+        return self._sum_up(status, replace(read_run(shown(self.run_dir)), meta=self._meta))
 
     def _sum_up(self, status: int, run: Run) -> int:
         from pytest_infranoise.analysis import analyse
@@ -275,24 +308,15 @@ class Controller:
         from pytest_infranoise.reports.terminal import render_gates
 
         analysis = analyse(run)
-        gates = (
-            ()
-            if run.meta["cut_short"]
-            else tuple(evaluate(parse_gate(text), analysis) for text in self.settings.gates)
-        )
-        not_evaluated = bool(self.settings.gates) and not gates
-        self._render = lambda width: [
-            *render(analysis, width),
-            *(["gates not evaluated: a run that was cut short has no rates to judge"] if not_evaluated else []),
-            *render_gates(gates, width),
-        ]
+        gates = tuple(evaluate(parse_gate(text), analysis) for text in self.settings.gates)
+        notes = [self._leftovers] if self._leftovers else []
+        self._render = lambda width: [*render(analysis, width), *notes, *render_gates(gates, width)]
         return exit_status(
             status,
             others_failed=self.others_failed,
             missing=len(run.missing),
             quarantined=len((run.meta.get("preflight") or {}).get("quarantined", ())),
             gates=gates,
-            not_evaluated=not_evaluated,
             bad_trials=sum(record.verdict is not Verdict.PASS for record in run.records),
         )
 
@@ -327,7 +351,6 @@ def exit_status(
     others_failed: bool,
     missing: int,
     gates: Sequence[GateResult],
-    not_evaluated: bool,
     bad_trials: int,
     quarantined: int = 0,
 ) -> int:
@@ -336,7 +359,7 @@ def exit_status(
         return status
     if others_failed:
         return pytest.ExitCode.TESTS_FAILED
-    if missing or quarantined or not all(gate.holds for gate in gates) or not_evaluated:
+    if missing or quarantined or not all(gate.holds for gate in gates):
         return GATE_FAILED
     if gates:
         return pytest.ExitCode.OK

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import platform
 from collections.abc import Iterator
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -52,6 +51,7 @@ class TrialProcess:
     name: str  # "main", or the xdist worker's
     _backend: Backend | None = field(default=None, init=False)
     _owner: Owner | None = field(default=None, init=False)
+    _stopped: str | None = field(default=None, init=False)
     _prepared: Prepared | None = field(default=None, init=False)
 
     @property
@@ -82,6 +82,8 @@ class TrialProcess:
 
     def stopped(self, task: Task) -> str | None:
         """Return why no trial of this task may start any more; None when it may."""
+        if self._stopped is not None:
+            return self._stopped
         for mark in (self.run_dir / "stopped", self._quarantine(task)):
             with contextlib.suppress(FileNotFoundError):
                 return mark.read_text("utf-8")
@@ -89,7 +91,9 @@ class TrialProcess:
 
     def stop(self, reason: str) -> None:
         """Let no trial start any more, in any process of the run."""
-        (self.run_dir / "stopped").write_text(reason, "utf-8")
+        self._stopped = reason
+        with contextlib.suppress(OSError):  # a full disk may be the reason
+            (self.run_dir / "stopped").write_text(reason, "utf-8")
 
     def quarantine(self, task: Task, reason: str) -> bool:
         """Let no further trial of a task start; False when that had been done already."""
@@ -137,13 +141,16 @@ def infranoise_trial(
     """The record of this trial, which is run here, in the setup phase."""
     spec: TrialSpec = request.node.stash[SPEC]
     process = request.config.stash[PROCESS]
-    reason = process.stopped(spec.task)
-    if reason is not None:
-        pytest.skip(f"not run: {reason}")
-    record = _run(request.config, process, spec, infranoise_backend, infranoise_agent)
-    request.node.stash[RECORD] = record
-    request.node.stash[LOGS] = shown(artifacts_dir(process.run_dir, record.key, record.attempt))
-    add_properties(request.node, record)
+    record: Record | None = request.node.stash.get(RECORD, None)
+    # A plugin that runs failed tests again gets the same answer: another attempt would be another sample.
+    if record is None:
+        reason = process.stopped(spec.task)
+        if reason is not None:
+            pytest.skip(f"not run: {reason}")
+        record = _run(request.config, process, spec, infranoise_backend, infranoise_agent)
+        request.node.stash[RECORD] = record
+        request.node.stash[LOGS] = shown(artifacts_dir(process.run_dir, record.key, record.attempt))
+        add_properties(request.node, record)
     if record.verdict is Verdict.INFRA_ERROR:
         raise InfraError(record)
     return record
@@ -169,7 +176,7 @@ def trial_context(config: pytest.Config, process: TrialProcess, backend: Backend
         run=process.run,
         run_dir=process.run_dir,
         worker=process.name,
-        host=platform.node(),
+        host=process.prepared.place,
         backend=backend,
         journal=Journal(process.run_dir, process.name),
         pass_threshold=config.stash[SETTINGS].pass_threshold,
@@ -189,6 +196,9 @@ def mistakes_told(process: TrialProcess, task: Task) -> Iterator[None]:
     except TrialConfigError as error:
         process.quarantine(task, f"CONFIG-ERROR in task {task.name!r}: {error}")
         raise ConfigErrorReport(f"{task.file}: {error}") from None
+    except OSError as error:
+        process.stop(f"the run directory {process.run_dir} cannot be written to: {error}")
+        raise ConfigErrorReport(f"run stopped: {process.run_dir} cannot be written to: {error}") from None
     except EnforcementError as error:
         process.stop(f"the engine does not enforce the limits it was given: {error}")
         raise ConfigErrorReport(f"run stopped: the engine does not enforce limits: {error}") from None

@@ -12,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
+import platform
+import secrets
 import time
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -28,6 +29,8 @@ from pytest_infranoise.sandboxes.protocol import EngineInfo
 
 # The engine, the harness and the kernel need memory too; CPU floors may fill the host entirely.
 MEMORY_RESERVE = 0.05
+# The same for every session of a host: a TMPDIR of a job's own would hide its floors from the others.
+STATE_DIR = "/tmp/infranoise"
 _POLL_SECONDS = 0.1
 
 
@@ -57,19 +60,44 @@ def boot_id() -> str:
         return ""
 
 
+def _shared_directory(path: Path) -> None:
+    """Make a directory for every user of this host; never touch what somebody else put in its place.
+
+    Raises:
+        OSError: it cannot be made, or is no directory.
+    """
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        if path.is_symlink() or not path.is_dir():
+            raise NotADirectoryError(f"{path} is no directory of ours") from None
+        return
+    path.chmod(0o777)
+
+
 class Ledger:
     """The floors in use on one engine, shared by every process of every session on this host."""
 
     def __init__(self, engine_id: str, state_dir: Path | None = None) -> None:
         safe = "".join(letter if letter.isalnum() else "-" for letter in engine_id) or "unknown"
-        base = state_dir or Path(os.environ.get("INFRANOISE_STATE_DIR", Path(tempfile.gettempdir(), "infranoise")))
+        base = state_dir or Path(os.environ.get("INFRANOISE_STATE_DIR", STATE_DIR))
         self.path = base / safe
         self.owners = self.path / "owners"
         for directory in (base, self.path, self.owners):
-            directory.mkdir(exist_ok=True, parents=directory == base)
-            with contextlib.suppress(PermissionError):  # another user's, who opened it to all already
-                directory.chmod(0o777)
+            _shared_directory(directory)
         self._transaction = FileLock(self.path / "ledger.lock", mode=0o666)
+
+    @property
+    def place(self) -> str:
+        """What tells the containers of sessions that share this ledger from all others on the engine.
+
+        A session that keeps its ledger elsewhere holds its locks where this one cannot see them.
+        """
+        file = self.path / "id"
+        with self._transaction:
+            if not file.exists():
+                file.write_text(secrets.token_hex(8), "ascii")
+            return f"{platform.node()}#{file.read_text('ascii')}"
 
     def register(self, run: str, process: str) -> Owner:
         """Return the owner that a process is from now on, until it closes it or ends."""

@@ -28,9 +28,20 @@ class ConfigErrorReport(Exception):
     """The user's mistake, found only while running: no verdict, but an error of its own kind."""
 
 
+def printable(text: str) -> str:
+    """Return a text that a terminal shows as it is and that travels between processes.
+
+    Containers and agents write what they like: escape sequences, and surrogates, which execnet refuses.
+    """
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
+    )
+
+
 def infra_error_text(record: Record) -> str:
     """Return an infra-error in one line."""
-    return f"{record.cause}: {record.summary}"
+    return printable(f"{record.cause}: {record.summary}")
 
 
 def failure_text(item: pytest.Item, record: Record) -> str:
@@ -42,13 +53,13 @@ def failure_text(item: pytest.Item, record: Record) -> str:
             lines.append(f"{phase}: {last_words}")
     if LOGS in item.stash:
         lines.append(f"logs: {item.stash[LOGS]}")
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
-def add_properties(item: pytest.Item, record: Record) -> None:
-    """Attach the properties that end up in JUnit files."""
+def properties(record: Record) -> dict[str, str]:
+    """Return the properties that end up in JUnit files."""
     key = record.key
-    properties = {
+    found = {
         "task": key.task,
         "agent": key.agent,
         "config": key.config,
@@ -56,10 +67,15 @@ def add_properties(item: pytest.Item, record: Record) -> None:
         "verdict": record.verdict.value,
     }
     if record.cause is not None:
-        properties["cause"] = record.cause.value
+        found["cause"] = record.cause.value
     if record.reason is not None:
-        properties["reason"] = record.reason.value
-    item.user_properties.extend(properties.items())
+        found["reason"] = record.reason.value
+    return found
+
+
+def add_properties(item: pytest.Item, record: Record) -> None:
+    """Attach the properties that end up in JUnit files."""
+    item.user_properties.extend(properties(record).items())
 
 
 def annotate(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
@@ -70,7 +86,7 @@ def annotate(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Test
     """
     error = call.excinfo.value if call.excinfo is not None else None
     if isinstance(error, InfraError | ConfigErrorReport):
-        report.longrepr = str(error)
+        report.longrepr = printable(str(error))
     if isinstance(error, ConfigErrorReport):
         report.infranoise_config_error = True  # type: ignore[attr-defined]
     record = item.stash.get(RECORD, None)

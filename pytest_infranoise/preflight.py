@@ -7,7 +7,6 @@ records and logs of their own, in a directory apart, so that none of them enters
 from __future__ import annotations
 
 import contextlib
-import platform
 import queue
 import threading
 import time
@@ -204,7 +203,7 @@ class _Lane:
             run=setting.run,
             run_dir=run_dir,
             worker=self._name,
-            host=platform.node(),
+            host=setting.prepared.place,
             backend=backend,
             journal=Journal(run_dir, self._name),
             pass_threshold=setting.pass_threshold,

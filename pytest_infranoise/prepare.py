@@ -37,6 +37,7 @@ from pytest_infranoise.units import format_memory
 
 RUN_LABEL = "infranoise.run"
 HOST_LABEL = "infranoise.host"
+BOOT_LABEL = "infranoise.boot"
 _PARALLEL_IMAGES = 4
 _NAMED = 3
 _SHOWN = 300  # characters of an error; all of it comes with the task's first trial
@@ -57,6 +58,7 @@ class Prepared:
     capacity: Capacity
     images: Mapping[str, str]
     image_errors: Mapping[str, Mapping[str, Any]]
+    place: str = ""  # the ledger that holds the floors, as containers are labelled with it
 
     def write(self, run_dir: Path) -> None:
         """Put it where the workers look."""
@@ -68,7 +70,9 @@ class Prepared:
         data = json.loads((run_dir / "prepared.json").read_text("ascii"))
         engine: dict[str, Any] = {**data["engine"]}
         engine.update((key, tuple(engine[key])) for key in ("unsupported", "warnings"))
-        return cls(EngineInfo(**engine), Capacity(**data["capacity"]), data["images"], data["image_errors"])
+        return cls(
+            EngineInfo(**engine), Capacity(**data["capacity"]), data["images"], data["image_errors"], data["place"]
+        )
 
     def image(self, task: Task) -> str:
         """Return the image id of a task.
@@ -203,19 +207,31 @@ def _summary(work: Mapping[str, int], seconds: float) -> str:
     return f"infranoise: images: {', '.join(parts)}, in {seconds:.0f} s"
 
 
-def sweep_dead_runs(backend: Backend, ledger: Ledger, host: str, say: Callable[[str], None]) -> None:
+def sweep_dead_runs(backend: Backend, ledger: Ledger, say: Callable[[str], None]) -> None:
     """Remove what runs that are no more left on the engine.
 
-    Only what this host started is touched: another host's runs (or another container's, on a shared engine)
-    hold their locks where this one cannot see them.
+    Only what sessions with this ledger started is touched, and what an earlier boot of this host left: others (on
+    another host, or in another container that shares the engine) hold their locks where this one cannot see them.
+
+    Raises:
+        PreparationError: the engine does not answer.
     """
-    living = ledger.living_runs()
-    left = {
-        labels[RUN_LABEL] for labels in backend.labelled(RUN_LABEL).values() if labels.get(HOST_LABEL) == host
-    } - living
-    for run in sorted(left):
-        number = backend.remove_labelled({RUN_LABEL: run})
-        say(f"infranoise: removed {number} leftovers of run {run}, which is not alive any more")
+    living, place = ledger.living_runs(), ledger.place
+    try:
+        left = {
+            labels[RUN_LABEL] for labels in backend.labelled(RUN_LABEL).values() if _is_ours(labels, place)
+        } - living
+        for run in sorted(left):
+            number = backend.remove_labelled({RUN_LABEL: run})
+            say(f"infranoise: removed {number} leftovers of run {run}, which is not alive any more")
+    except SandboxError as error:
+        raise PreparationError(f"the engine did not answer while leftovers were looked for: {error.text}") from None
+
+
+def _is_ours(labels: Mapping[str, str], place: str) -> bool:
+    host = labels.get(HOST_LABEL, "")
+    earlier_boot = labels.get(BOOT_LABEL) not in (None, "", boot_id())
+    return host == place or (earlier_boot and host.partition("#")[0] == platform.node())
 
 
 def enforcement(engine: EngineInfo, limit: Capacity) -> str:

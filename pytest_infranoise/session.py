@@ -6,6 +6,7 @@ collect, write their plan into the run directory, and wait until the controller 
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import signal
 from collections.abc import Callable
@@ -94,18 +95,23 @@ def _loaded(session: pytest.Session) -> list[Task]:
 
 
 def _end_on_sigterm(config: pytest.Config) -> None:
-    """Let SIGTERM end the session as Ctrl-C does, so that containers are removed and finished trials counted."""
+    """Let SIGTERM, and SIGHUP of a closed terminal, end the session as Ctrl-C does: with nothing left behind."""
 
     def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt("SIGTERM")
+        raise KeyboardInterrupt(signal.Signals(signum).name)
 
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread: whoever runs pytest there has its own ideas
-        return
+    before: dict[signal.Signals, Any] = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Whoever ignores a signal, as nohup does, means it.
+        if signal.getsignal(number) is signal.SIG_DFL:
+            with contextlib.suppress(
+                ValueError
+            ):  # not the main thread: whoever runs pytest there has his own ideas
+                before[number] = signal.signal(number, interrupt)
 
     def undo() -> None:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     config.stash[_UNDO_SIGTERM] = undo
 
@@ -146,6 +152,8 @@ class ControllerPlugin:
         if self.controller.begun:  # a replacement for a worker that died
             return
         self.controller.accept(plan, tasks)
+        if plan.trials and self.config.option.dist == "each":
+            raise pytest.UsageError("--dist each would run every trial once per worker; leave it out, or give -n")
         session: Any = self.config.pluginmanager.getplugin("session")
         errors = session.testsfailed
         if errors and not self.config.option.continue_on_collection_errors:
@@ -202,13 +210,15 @@ class ControllerPlugin:
             return
         outcomes.attach(report, record)
         report.when = "setup" if record.verdict is Verdict.INFRA_ERROR else "call"
-        report.longrepr = f"{record.cause or record.reason}: {record.summary}"
+        report.longrepr = outcomes.printable(f"{record.cause or record.reason}: {record.summary}")
+        report.user_properties = list(outcomes.properties(record).items())
         if record.verdict is Verdict.PASS:
             report.outcome, report.longrepr = "passed", None
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Sum up once xdist's workers are gone, and set the exit status."""
+        self.controller.saw_failures(session.testsfailed)
         session.exitstatus = self.controller.finish(int(session.exitstatus), self._stopped_early(session))
 
     def _stopped_early(self, session: pytest.Session) -> str | None:

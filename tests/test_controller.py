@@ -36,7 +36,6 @@ FAILS = GateResult(parse_gate("missing <= 0"), False, "does not hold")
         (20, 1, {"missing": 1, "gates": [HOLDS]}),
         (20, 0, {"missing": 1}),
         (20, 0, {"gates": [HOLDS, FAILS]}),
-        (20, 1, {"not_evaluated": True}),
         (20, 0, {"quarantined": 1, "gates": [HOLDS]}),
         (0, 1, {"gates": [HOLDS], "bad_trials": 5}),
         (0, 0, {}),
@@ -48,7 +47,6 @@ def test_the_first_line_of_the_table_that_applies(expected: int, status: int, fa
         "others_failed": False,
         "missing": 0,
         "gates": [],
-        "not_evaluated": False,
         "bad_trials": 0,
     }
 

@@ -135,3 +135,19 @@ def test_memory_keeps_a_reserve_and_cpu_does_not() -> None:
     engine = EngineInfo("id", "1", "2", "6", "overlay2", "host", cpus=2, memory=1000, unsupported=())
 
     assert capacity(engine) == Capacity(2, 950)
+
+
+def test_a_link_in_the_ledgers_place_is_refused_and_its_target_left_alone(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o700)
+    (tmp_path / "state").symlink_to(victim)
+
+    with pytest.raises(NotADirectoryError):
+        Ledger("engine", tmp_path / "state")
+
+    assert victim.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_ledger_has_one_place_for_all_who_share_it(tmp_path: Path) -> None:
+    assert Ledger("engine", tmp_path / "a").place == Ledger("engine", tmp_path / "a").place
+    assert Ledger("engine", tmp_path / "a").place != Ledger("engine", tmp_path / "b").place

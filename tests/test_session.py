@@ -174,7 +174,7 @@ def test_stopping_at_the_first_failure_is_never_green(pytester: pytest.Pytester,
     assert len(run.records) + len(run.missing) == 6
     output = result.stdout.str()
     assert "not an estimate" in output
-    assert "gates not evaluated" in output
+    assert "is refused: not an estimate" in output
 
 
 def started(run_dir: Path, worker: str) -> list[dict[str, object]]:
@@ -376,6 +376,98 @@ def test_an_agent_from_a_conftest_runs_as_the_built_in_ones(pytester: pytest.Pyt
 
     assert result.ret == 0
     assert verdicts(last_run(pytester)) == {f"hello::typist-{config}-0": "pass" for config in ("1x", "uncapped")}
+
+
+def test_a_failure_beside_a_passing_trial_is_never_green(pytester: pytest.Pytester, suite: Path) -> None:
+    make_task(suite, "hello")
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(autouse=True)
+        def breaks_at_its_end():
+            yield
+            raise RuntimeError("in teardown")
+        """
+    )
+
+    for workers in ([], ["-n2"]):
+        result = pytester.runpytest_subprocess(
+            *ONE_SAMPLE, "-k", "1x", "--infranoise-gate", "missing <= 0", *workers
+        )
+
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_failures_that_come_without_a_report_count_too(pytester: pytest.Pytester, suite: Path) -> None:
+    make_task(suite, "hello")
+    pytester.makeconftest(
+        """
+        def pytest_runtestloop(session):
+            session.testsfailed += 1  # as a coverage threshold does
+        """
+    )
+
+    result = pytester.runpytest_subprocess(*ONE_SAMPLE, "-k", "1x", "--infranoise-gate", "missing <= 0")
+
+    assert result.ret != 0
+
+
+def test_what_containers_write_reaches_the_terminal_as_text(pytester: pytest.Pytester, suite: Path) -> None:
+    make_task(suite, "loud", setup="printf '\\033]0;title\\007\\n'; exit 3")
+
+    result = pytester.runpytest_subprocess(*ONE_SAMPLE, "-n2", "-k", "1x")
+
+    assert set(verdicts(last_run(pytester)).values()) == {"setup-failed"}
+    assert "\033]0;" not in result.stdout.str()
+    assert r"\x1b]0;title\x07" in result.stdout.str()
+
+
+def test_a_lone_surrogate_in_an_agents_error_stops_nobody(pytester: pytest.Pytester, suite: Path) -> None:
+    make_task(suite, "hello")
+    pytester.makeconftest(
+        r"""
+        class Odd:
+            on_host = False
+
+            def setup(self, sandbox):
+                raise RuntimeError("x\udcff")
+
+            def run(self, instruction, sandbox):
+                raise AssertionError
+
+        def pytest_infranoise_make_agent(context):
+            return Odd() if context.choice.name == "odd" else None
+        """
+    )
+
+    result = pytester.runpytest_subprocess(*ONE_SAMPLE, "-n2", "--infranoise-agent", "odd")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert last_run(pytester).missing == ()
+
+
+def test_every_trial_on_every_worker_is_refused(pytester: pytest.Pytester, suite: Path) -> None:
+    make_task(suite, "hello")
+
+    result = pytester.runpytest_subprocess(*ONE_SAMPLE, "--tx", "2*popen", "--dist", "each")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --dist each would run every trial once per worker*"])
+
+
+def test_a_session_with_another_ledger_is_left_alone(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_task(suite, "slow", solution="sleep 2; echo done > answer.txt\n")
+    first = start_session(pytester, "suite", "--infranoise-samples", "2")
+    wait_for_trial(pytester, first, "main")
+    monkeypatch.setenv("INFRANOISE_STATE_DIR", str(pytester.path / "elsewhere"))
+
+    result = pytester.runpytest_subprocess(*ONE_SAMPLE, "-k", "1x", "--infranoise-run-dir", "other")
+
+    assert "leftovers" not in result.stdout.str()
+    assert first.wait() == 0
 
 
 def test_verbose_lines_name_trials_by_ids_that_can_be_pasted_back(pytester: pytest.Pytester, suite: Path) -> None:
