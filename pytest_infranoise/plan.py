@@ -22,6 +22,7 @@ from pytest_infranoise.collect import MARKED
 from pytest_infranoise.collect import SETTINGS
 from pytest_infranoise.collect import TASK_FILES
 from pytest_infranoise.collect import TrialSpec
+from pytest_infranoise.collect import is_trial
 from pytest_infranoise.collect import trial_specs
 from pytest_infranoise.model import AgentChoice
 from pytest_infranoise.model import Allocation
@@ -111,9 +112,11 @@ def make_plan(session: pytest.Session) -> Plan:
     found = [*(file.task for file in files), *session.stash.get(MARKED, {}).values()]
     loaded = [task for task in found if isinstance(task, Task)]
     specs = trial_specs(session.items)
-    problems = [*settings.toml_errors] if found or specs else []
-    if found:
-        problems += [*duplicates(loaded), *_settings_problems(settings, loaded, agent_needed=bool(files))]
+    agent_missing = bool(files) and not settings.agents and not _others_selected(session)
+    problems = []
+    if specs or agent_missing:
+        problems += [*settings.toml_errors, *_repeated(session.items), *duplicates(loaded)]
+        problems += _settings_problems(settings, loaded, agent_missing=agent_missing)
     trials = []
     for nodeid, spec in specs.items():
         if spec.task.unsupported is None:
@@ -135,6 +138,26 @@ def make_plan(session: pytest.Session) -> Plan:
         problems=tuple(dict.fromkeys(problems)),
         notes=_storage_notes(list(specs.values())),
     )
+
+
+def _others_selected(session: pytest.Session) -> bool:
+    """Whether the user picked tests of which some are none of ours.
+
+    Without an agent there are no trials to pick from, so nobody knows whether any was meant.
+    """
+    option = session.config.option
+    return bool(option.keyword or option.markexpr) and not all(is_trial(item) for item in session.items)
+
+
+def _repeated(items: Sequence[pytest.Item]) -> list[str]:
+    """Return a line about the first trial that would run twice under one id."""
+    seen = set()
+    for item in items:
+        if is_trial(item):
+            if item.nodeid in seen:
+                return [f"trial {item.nodeid} is selected twice; leave out --keep-duplicates"]
+            seen.add(item.nodeid)
+    return []
 
 
 def _unset_variables(specs: Sequence[TrialSpec]) -> list[str]:
@@ -166,7 +189,7 @@ def _tasks(specs: Sequence[TrialSpec]) -> tuple[PlannedTask, ...]:
     )
 
 
-def _settings_problems(settings: Settings, tasks: Sequence[Task], *, agent_needed: bool) -> list[str]:
+def _settings_problems(settings: Settings, tasks: Sequence[Task], *, agent_missing: bool) -> list[str]:
     if settings.toml_errors:
         return []
     problems = []
@@ -177,7 +200,7 @@ def _settings_problems(settings: Settings, tasks: Sequence[Task], *, agent_neede
                 f"{nearest}: applies to task {task.name!r} but not to the paths given to pytest; "
                 f"give {nearest.parent} as the path instead"
             )
-    if agent_needed and not settings.agents and not problems:
+    if agent_missing and not problems:
         problems.append(
             f"no agent chosen; give --infranoise-agent, or `agent` in infranoise.toml; {agents_help(settings)}"
         )

@@ -36,15 +36,21 @@ T = TypeVar("T")
 
 MOST_SAMPLES = 10_000  # each is a pytest item for every task and config
 DEFAULT_RUNS_DIR = ".infranoise/runs"
+_OUTCOME_OPTIONS = (
+    ("lf", "--lf"),
+    ("stepwise_skip", "--sw-skip"),  # these two set stepwise as well
+    ("stepwise_reset", "--sw-reset"),
+    ("stepwise", "--sw"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Everything the user chose.
 
-    ``agents`` is empty when nobody chose one. ``toml_errors`` are mistakes in ``infranoise.toml``, or in what it
-    should define: they concern nobody as long as no trial is collected. ``outcome_selection`` names the option
-    that picks tests by earlier outcomes, which makes every rate something else than an estimate.
+    ``agents`` is empty when nobody chose one. ``toml_errors`` are mistakes in ``infranoise.toml``, in what it
+    should define, or in ini values: they concern nobody as long as no trial is selected. ``outcome_selection``
+    names the option that picks tests by earlier outcomes, which makes every rate something else than an estimate.
     """
 
     configs: tuple[ResourceConfig, ...]
@@ -123,12 +129,12 @@ def add_options(parser: pytest.Parser) -> None:
         "tasks that fail this: their trials are not run, and the exit status is 20.",
     )
     parser.addini("infranoise_resource_config", "resource configs (see --resource-config)", type="args", default=[])
-    parser.addini("infranoise_samples", "trials per task and config", type="string", default="")
+    parser.addini("infranoise_samples", "trials per task and config", type="int", default=None)
     parser.addini("infranoise_agent", "agents (see --infranoise-agent)", type="linelist", default=[])
-    parser.addini("infranoise_seed", "seed (see --infranoise-seed)", type="string", default="")
+    parser.addini("infranoise_seed", "seed (see --infranoise-seed)", type="int", default=None)
     parser.addini("infranoise_gate", "gates (see --infranoise-gate)", type="linelist", default=[])
     parser.addini("infranoise_run_dir", "directory of all runs, relative to the rootdir", type="string", default="")
-    parser.addini("infranoise_pass_threshold", "smallest reward that is a pass", type="string", default="")
+    parser.addini("infranoise_pass_threshold", "smallest reward that is a pass", type="float", default=None)
     parser.addini("infranoise_preflight", "check every task first (true or false)", type="string", default="")
     parser.addini("infranoise_default_cpus", "CPUs of tasks that state none", type="string", default="")
     parser.addini("infranoise_default_memory", "memory of tasks that state none", type="string", default="")
@@ -143,7 +149,7 @@ def read_settings(config: pytest.Config, seed: int | None = None) -> Settings:
     paths = (Path(config.invocation_params.dir, arg.split("::")[0]) for arg in config.args)
     try:
         return _settings(config, seed, read_settings_file(paths))
-    except ValueError as error:
+    except (OSError, TypeError, ValueError) as error:  # TypeError: pytest 9.0 about a TOML value of another type
         raise pytest.UsageError(f"infranoise: {error}") from None
 
 
@@ -152,15 +158,16 @@ def _settings(config: pytest.Config, seed: int | None, file: SettingsFile) -> Se
     named = toml.get("agents", {})
     typed, ini = option.resource_config or (), _words(config.getini("infranoise_resource_config"))
     configs, config_errors = _configs(typed, ini, file)
-    agents = option.infranoise_agent or config.getini("infranoise_agent")
-    gates = option.infranoise_gate or config.getini("infranoise_gate")
+    ini_gates = config.getini("infranoise_gate")
+    gates = option.infranoise_gate or ini_gates or toml.get("gates", ())
+    agents, agent_errors = _chosen_agents(config, file)
     settings = Settings(
         configs=configs,
         samples=_scalar(config, "samples", int, toml.get("samples", 3)),
-        agents=_agents(agents or _as_list(toml.get("agent", [])), named),
+        agents=agents,
         named_agents=tuple(named),
         seed=_scalar(config, "seed", int, toml.get("seed", secrets.randbelow(2**31) if seed is None else seed)),
-        gates=tuple(gates or toml.get("gates", ())),
+        gates=tuple(gates),
         runs_dir=_runs_dir(config),
         pass_threshold=_scalar(config, "pass_threshold", float, toml.get("pass-threshold", 1.0)),
         toml=file.path,
@@ -171,15 +178,47 @@ def _settings(config: pytest.Config, seed: int | None, file: SettingsFile) -> Se
         ),
         preflight=_preflight(config, toml),
     )
-    if not 1 <= settings.samples <= MOST_SAMPLES:
-        raise ValueError(f"samples: {settings.samples} is not between 1 and {MOST_SAMPLES}")
-    if not 0 < settings.pass_threshold <= 1:
-        raise ValueError(f"--infranoise-pass-threshold: {settings.pass_threshold:g} is not above 0 and at most 1")
-    later = (*file.errors, *config_errors, *_same_ids(settings))
+    settings, range_errors = _in_range(config, settings)
+    later = (*file.errors, *config_errors, *agent_errors, *range_errors, *_same_ids(settings))
     gate_errors = _gate_errors(settings, [] if later else [resources.name for resources in settings.configs])
-    if gate_errors and gates:
+    if gate_errors and option.infranoise_gate:
         raise ValueError(gate_errors[0])
-    return replace(settings, toml_errors=(*later, *(f"{file.path}: gates: {error}" for error in gate_errors)))
+    where = "ini value infranoise_gate" if ini_gates else f"{file.path}: gates"
+    return replace(settings, toml_errors=(*later, *(f"{where}: {error}" for error in gate_errors)))
+
+
+def _in_range(config: pytest.Config, settings: Settings) -> tuple[Settings, list[str]]:
+    """Return the settings with usable numbers, and what was wrong with those that were not typed."""
+    samples, threshold = settings.samples, settings.pass_threshold
+    errors = []
+    if not 1 <= samples <= MOST_SAMPLES:
+        errors.append(_told(config, settings.toml, "samples", f"{samples} is not between 1 and {MOST_SAMPLES}"))
+        settings = replace(settings, samples=1)
+    if not 0 < threshold <= 1:
+        errors.append(_told(config, settings.toml, "pass_threshold", f"{threshold:g} is not above 0 and at most 1"))
+        settings = replace(settings, pass_threshold=1.0)
+    return settings, errors
+
+
+def _told(config: pytest.Config, toml: Path | None, name: str, error: str) -> str:
+    """Return a mistake with its place; raise it when it was typed."""
+    if getattr(config.option, f"infranoise_{name}") is not None:
+        raise ValueError(f"{_option(name)}: {error}")
+    given = config.getini(f"infranoise_{name}")
+    place = f"{toml}: {name.replace('_', '-')}" if given in (None, []) else f"ini value infranoise_{name}"
+    return f"{place}: {error}"
+
+
+def _chosen_agents(config: pytest.Config, file: SettingsFile) -> tuple[tuple[AgentChoice, ...], tuple[str, ...]]:
+    """Return the agents; none, and what is wrong with them, when they were not typed."""
+    typed, toml = config.option.infranoise_agent, file.values
+    chosen = typed or config.getini("infranoise_agent") or _as_list(toml.get("agent", []))
+    try:
+        return _agents(chosen, toml.get("agents", {})), ()
+    except ValueError as error:
+        if typed:
+            raise
+        return (), (_told(config, file.path, "agent", str(error)),)
 
 
 def _configs(
@@ -200,6 +239,10 @@ def _configs(
             raise ValueError("; ".join((text.partition(";")[0], *file.errors))) from None
         placeholder = parse_configs(DEFAULT_CONFIGS)
         return placeholder, () if file.errors else (f"ini value infranoise_resource_config: {text}",)
+    except ValueError as error:
+        if typed:
+            raise
+        return parse_configs(DEFAULT_CONFIGS), (f"ini value infranoise_resource_config: {error}",)
 
 
 def _same_ids(settings: Settings) -> Iterator[str]:
@@ -217,11 +260,11 @@ def _scalar(config: pytest.Config, name: str, kind: type[int | float], default: 
     value = getattr(config.option, f"infranoise_{name}")
     if value is not None:
         return value
-    text = config.getini(f"infranoise_{name}")
     try:
-        return default if text == "" else kind(text)
-    except ValueError:
-        raise ValueError(f"ini value infranoise_{name}: {text!r} is not a number") from None
+        given = config.getini(f"infranoise_{name}")
+    except (TypeError, ValueError, pytest.UsageError) as error:
+        raise ValueError(f"ini value infranoise_{name} is not a number: {error}") from None
+    return kind(default if given is None else given)
 
 
 def _default(config: pytest.Config, name: str, parse: Callable[[str], T]) -> T | None:
@@ -273,7 +316,7 @@ def _usable(path: Path) -> Path:
 
 
 def _outcome_selection(config: pytest.Config) -> str | None:
-    for name, option in (("lf", "--lf"), ("stepwise", "--sw")):
+    for name, option in _OUTCOME_OPTIONS:
         if getattr(config.option, name, False):
             return option
     return None

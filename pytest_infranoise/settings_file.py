@@ -5,11 +5,13 @@ Mistakes are returned, not raised: they concern nobody as long as no trial is co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,21 +47,33 @@ class SettingsFile:
 
 
 def find_toml(path: Path) -> Path | None:
-    """Return the nearest file with our settings in ``path`` or above it."""
-    start = path if path.is_dir() else path.parent
+    """Return the nearest file with our settings in ``path`` or above it; none that we may not see."""
+    start = path if _holds(path.is_dir) else path.parent
     for directory in (start, *start.parents):
         own = directory / "infranoise.toml"
-        if own.is_file():
+        if _holds(own.is_file):
             return own
         project = directory / "pyproject.toml"
-        if project.is_file() and b"[tool.infranoise" in project.read_bytes():
+        if _holds(project.is_file) and _holds(partial(_mentions_us, project)):
             return project
     return None
 
 
+def _mentions_us(project: Path) -> bool:
+    return b"[tool.infranoise" in project.read_bytes()
+
+
+def _holds(check: Callable[[], bool]) -> bool:
+    """Whether a check of a file holds; one that the system refuses, or whose name is too long for it, does not."""
+    try:
+        return check()
+    except OSError:
+        return False
+
+
 def read_settings_file(paths: Iterable[Path]) -> SettingsFile:
     """Return the settings file that applies to the paths given to pytest."""
-    found = {file: None for path in paths if path.exists() and (file := find_toml(path.resolve()))}
+    found = {file: None for path in paths if _holds(path.exists) and (file := find_toml(path.resolve()))}
     if len(found) > 1:
         given = ", ".join(str(path) for path in found)
         return SettingsFile(
@@ -75,9 +89,15 @@ def _read(path: Path) -> SettingsFile:
 
     try:
         data = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        return SettingsFile(path, errors=(f"{path}: cannot be read: {error.strerror}",))
+    except (RecursionError, ValueError) as error:
         return SettingsFile(path, errors=(f"{path}: not valid TOML: {error}",))
-    table = data if path.name == "infranoise.toml" else data.get("tool", {}).get("infranoise", {})
+    table: Any = data
+    for key in () if path.name == "infranoise.toml" else ("tool", "infranoise"):
+        table = table.get(key, {})
+        if not isinstance(table, dict):
+            return SettingsFile(path, errors=(f"{path}: {key}: write one table: [tool.infranoise]",))
     configs, config_errors = configs_of_tables(table.get("configs", {}))
     errors = tuple(f"{path}: {error}" for error in _toml_errors(table, configs, config_errors))
     return SettingsFile(path, {} if errors else table, errors, {} if errors else configs)

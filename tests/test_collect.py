@@ -264,3 +264,52 @@ def test_ini_lists_of_configs_may_have_commas_and_spaces(pytester: pytest.Pytest
     pytester.makeini("[pytest]\ninfranoise_resource_config = 1x, 2x\ninfranoise_samples = 1\n")
 
     assert [name.rpartition("::")[2] for name in collected_ids(pytester)] == ["1x-0", "2x-0"]
+
+
+@pytest.mark.parametrize("selection", [["-m", "not infranoise"], ["-k", "test_unit"]])
+@pytest.mark.parametrize("toml", ["agent = 'gpt'\n", "samples = 1\n", "agnet = 'nop'\n"])
+def test_other_tests_can_be_picked_in_a_repository_with_tasks(
+    pytester: pytest.Pytester, suite: Path, toml: str, selection: list[str]
+) -> None:
+    (suite / "infranoise.toml").write_text(toml, "utf-8")
+    make_task(suite, "hello")
+    pytester.makepyfile(test_unit="def test_it(): pass")
+
+    pytester.runpytest(".", *selection).assert_outcomes(passed=1)
+    # The file lies below the paths given, which is a mistake as soon as a trial is selected.
+    result = pytester.runpytest(".", "--infranoise-agent", "oracle")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *infranoise.toml: applies to task 'hello' but not to the paths given*"])
+
+
+@pytest.mark.parametrize("selection", [[], ["-k", "hello"], ["-m", "infranoise"]])
+def test_no_agent_is_a_mistake_when_nothing_else_was_picked(
+    pytester: pytest.Pytester, suite: Path, selection: list[str]
+) -> None:
+    (suite / "infranoise.toml").unlink()
+    make_task(suite, "hello")
+    pytester.makepyfile(test_unit="def test_it(): pass")
+
+    result = pytester.runpytest(".", *selection)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: no agent chosen*"])
+
+
+def test_an_agents_mistake_needs_a_selected_trial(pytester: pytest.Pytester, suite: Path) -> None:
+    make_task(suite, "hello")
+    pytester.makepyfile(test_unit="def test_it(): pass")
+
+    pytester.runpytest(".", "suite", "--infranoise-agent", "gpt", "-m", "not infranoise").assert_outcomes(
+        passed=1, deselected=9
+    )
+
+
+@WORKERS
+def test_a_trial_selected_twice_is_refused(pytester: pytest.Pytester, suite: Path, workers: list[str]) -> None:
+    make_task(suite, "hello")
+
+    result = pytester.runpytest_subprocess("suite/hello", "suite/hello", "--keep-duplicates", *workers)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: trial suite/hello/task.yaml::* is selected twice; leave out --keep-dup*"])

@@ -97,7 +97,7 @@ def test_what_is_not_fit_is_quarantined_by_name_and_enters_no_rate(
         [
             "infranoise: preflight: oracle and nop of 4 tasks under 1x",
             "infranoise: preflight: 1 of 4 tasks are fit, in * s",
-            "infranoise: 2 trials of 1 tasks, run *",
+            "infranoise: 2 trials of 1 task, run *",
             "*planned 2 = recorded 2 + missing 0*",
             "*1 of 4 tasks measured; skipped: *quarantined by preflight: *",
             "preflight under 1x: 1 of 4 tasks fit; 3 tasks quarantined*",

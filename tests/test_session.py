@@ -11,6 +11,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import pytest
 from pytest_infranoise.journal import Run
 from pytest_infranoise.journal import find_run
 from pytest_infranoise.journal import read_run
+from tests.sandboxes.proxy import Wire
 from tests.suite import SOLVE
 from tests.suite import hold_memory
 from tests.suite import make_task
@@ -253,7 +255,11 @@ def test_an_interrupted_session_keeps_what_finished_and_counts_the_rest_as_missi
     assert f"planned 8 = recorded {len(run.records)} + missing" in (pytester.path / "output.txt").read_text("utf-8")
 
 
-def test_leftovers_of_a_killed_session_go_with_the_next_one(pytester: pytest.Pytester, suite: Path) -> None:
+def test_leftovers_of_a_killed_session_go_with_the_next_one(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With a ledger of their own, so that no other session on the engine is the next one.
+    monkeypatch.setenv("INFRANOISE_STATE_DIR", str(pytester.path / "state"))
     make_task(suite, "slow", solution="sleep 2; echo done > answer.txt\n")
     session = start_session(pytester, "suite", "--infranoise-samples", "4")
     wait_for_trial(pytester, session, "main")
@@ -468,6 +474,31 @@ def test_a_session_with_another_ledger_is_left_alone(
 
     assert "leftovers" not in result.stdout.str()
     assert first.wait() == 0
+
+
+@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["plain", "n2"])
+def test_an_engine_that_is_gone_ends_in_a_summary_and_is_never_green(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch, workers: list[str]
+) -> None:
+    make_task(suite, "slow", solution="sleep 2; echo done > answer.txt\n")
+    with closing(Wire()) as wire:
+        monkeypatch.setenv("DOCKER_HOST", wire.address)
+        session = start_session(pytester, "suite", "--infranoise-samples", "3", *workers)
+        wait_for_trial(pytester, session, "gw0" if workers else "main")
+        wire.cut()
+        status = session.wait()
+        monkeypatch.delenv("DOCKER_HOST")
+    output = (pytester.path / "output.txt").read_text("utf-8")
+    run = last_run(pytester)
+
+    assert status == 20
+    assert "Traceback" not in output
+    assert "INTERNALERROR" not in output
+    assert f"planned 6 = recorded {len(run.records)} + missing {len(run.missing)}" in output
+    assert run.missing
+    assert "daemon-lost" in verdicts(run).values()
+    # The engine itself lives on behind the wire: what was left there is for the next session to remove.
+    pytester.runpytest_subprocess(*ONE_SAMPLE, "-k", "1x", "--infranoise-run-dir", "other")
 
 
 def test_verbose_lines_name_trials_by_ids_that_can_be_pasted_back(pytester: pytest.Pytester, suite: Path) -> None:

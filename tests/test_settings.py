@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from pytest_infranoise.config_grammar import parse_config
 from pytest_infranoise.config_grammar import parse_configs
+from pytest_infranoise.settings import read_settings
+from pytest_infranoise.settings_file import SettingsFile
 from pytest_infranoise.settings_file import read_settings_file
 
 # Any option shows in a run that collects nothing of ours: reading them is all that is looked at here.
@@ -36,8 +38,9 @@ def plain_test(pytester: pytest.Pytester) -> None:
         (["--infranoise-gate", "speed <= 2%"], "*speed*"),
         (["--infranoise-gate", "infra-rate[9x] <= 2%"], "*9x*"),
         (["--infranoise-gate", "missing <= 0", "--lf"], "*gates are refused with --lf*"),
-        (["-o", "infranoise_samples=many"], "*ini value infranoise_samples: 'many' is not a number*"),
-        (["-o", "infranoise_resource_config=0.5x"], "*'0.5x': a ceiling below the floor of 1x*"),
+        (["--infranoise-gate", "missing <= 0", "--sw-skip"], "*gates are refused with --sw-skip*"),
+        (["--infranoise-gate", "missing <= 0", "--sw-reset"], "*gates are refused with --sw-reset*"),
+        (["-o", "infranoise_samples=many"], "*ini value infranoise_samples is not a number: *'many'*"),
         (["--resource-config", "ram:memory=5x,1x"], "*'1x' sets none of memory, cpus, time; repeat the option*"),
     ],
 )
@@ -222,6 +225,114 @@ def test_the_nearest_settings_file_counts(tmp_path: Path) -> None:
     (tmp_path / "suite" / "task" / "pyproject.toml").write_text("[tool.infranoise]\nsamples = 7", "utf-8")
     assert read_settings_file([inner]).values == {"samples": 7}
     assert "several settings files" in read_settings_file([inner, tmp_path]).errors[0]
+
+
+def test_what_the_system_refuses_to_show_breaks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.infranoise]\nsamples = 7", "utf-8")
+
+    def refuse(path: Path, *args: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    assert read_settings_file([tmp_path, tmp_path / ("long" * 999)]).values == {"samples": 7}
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "is_file", refuse)
+        assert read_settings_file([tmp_path]) == SettingsFile()
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert read_settings_file([tmp_path]) == SettingsFile()
+    own = tmp_path / "infranoise.toml"
+    own.touch()
+    assert read_settings_file([tmp_path]).errors == (f"{own}: cannot be read: Permission denied",)
+
+
+def test_settings_that_are_no_table_are_a_mistake_for_trials_alone(pytester: pytest.Pytester) -> None:
+    tasks = suite(pytester, "")
+    (tasks / "infranoise.toml").unlink()
+    (tasks / "pyproject.toml").write_text("[[tool.infranoise]]\nsamples = 1", "utf-8")
+    ordinary = tasks / "test_ordinary.py"
+    ordinary.write_text("def test_it(): pass\n", "utf-8")
+
+    pytester.runpytest(str(ordinary)).assert_outcomes(passed=1)
+    result = pytester.runpytest("tasks", "--infranoise-agent", "nop")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *pyproject.toml: infranoise: write one table: *tool.infranoise*"])
+
+
+def test_a_tool_that_is_no_table_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("tool = 1 # [tool.infranoise]", "utf-8")
+
+    assert "pyproject.toml: tool: write one table" in read_settings_file([tmp_path]).errors[0]
+
+
+@pytest.mark.parametrize(
+    ("ini", "arguments", "message"),
+    [
+        ("infranoise_gate = missing <= 0", ["--lf"], "ini value infranoise_gate: gates are refused with --lf*"),
+        ("infranoise_gate = infra-rate[9x] <= 2%", [], "ini value infranoise_gate: *9x*"),
+        (
+            "infranoise_resource_config = 0.5x",
+            [],
+            "ini value infranoise_resource_config: *'0.5x': a ceiling below*",
+        ),
+        ("infranoise_samples = 0", [], "ini value infranoise_samples: 0 is not between 1 and 10000*"),
+        ("infranoise_samples = 1000000000", [], "ini value infranoise_samples: 1000000000 is not between*"),
+        ("infranoise_pass_threshold = 2", [], "ini value infranoise_pass_threshold: 2 is not above 0 *"),
+        ("infranoise_agent =\n  nop\n  nop", [], "ini value infranoise_agent: agent 'nop' is given twice*"),
+    ],
+)
+def test_a_mistake_in_an_ini_value_concerns_trials_alone(
+    pytester: pytest.Pytester, ini: str, arguments: list[str], message: str
+) -> None:
+    suite(pytester, "agent = 'nop'")
+    ordinary = pytester.makepyfile(test_ordinary="def test_it(): pass")
+    pytester.makeini(f"[pytest]\n{ini}\n")
+
+    pytester.runpytest(ordinary, *arguments).assert_outcomes(passed=1)
+    result = pytester.runpytest("tasks", *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: *{message}"])
+
+
+def test_too_many_samples_in_a_settings_file_concern_trials_alone(pytester: pytest.Pytester) -> None:
+    tasks = suite(pytester, "agent = 'nop'\nsamples = 10001")
+    (tasks / "test_ordinary.py").write_text("def test_it(): pass\n", "utf-8")
+
+    pytester.runpytest("tasks/test_ordinary.py").assert_outcomes(passed=1)
+    result = pytester.runpytest("tasks")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *infranoise.toml: samples: 10001 is not between 1 and 10000"])
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("pytest.ini", "[pytest]\ninfranoise_samples = 2\ninfranoise_pass_threshold = 0.5\ninfranoise_seed = 7"),
+        ("pytest.toml", "[pytest]\ninfranoise_samples = 2\ninfranoise_pass_threshold = 0.5\ninfranoise_seed = 7"),
+    ],
+)
+def test_numbers_are_native_in_toml(pytester: pytest.Pytester, file: str, text: str) -> None:
+    pytester.path.joinpath(file).write_text(text, "utf-8")
+
+    settings = read_settings(pytester.parseconfig())
+
+    assert (settings.samples, settings.pass_threshold, settings.seed) == (2, 0.5, 7)
+
+
+def test_a_value_of_another_type_in_toml_is_one_clear_line(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.path.joinpath("pytest.toml").write_text("[pytest]\ninfranoise_samples = 'two'", "utf-8")
+    config = pytester.parseconfig()
+    with pytest.raises(pytest.UsageError, match=r"infranoise_samples is not a number: .* expects an int"):
+        read_settings(config)
+
+    def getini(name: str) -> object:  # as pytest 9.0 does
+        raise TypeError(f"config option {name!r} expects a list")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(config, "getini", getini)
+        with pytest.raises(pytest.UsageError, match=r"infranoise: config option .* expects a list"):
+            read_settings(config)
 
 
 @given(st.floats(1, 1e6))

@@ -83,7 +83,7 @@ class PhaseRun:
     def guarded(self, call: Callable[[], None]) -> str | None:
         """Run the agent's own code; its traceback is returned and its last line noted when it raises.
 
-        Engine failures and the deadline are not its own, and pass through.
+        Engine failures and the deadline are not its own, and pass through, as does being told to stop.
         """
         try:
             call()
@@ -91,13 +91,13 @@ class PhaseRun:
             self.box.expired = True
         except (FileMissing, ConfigError) as error:
             return self._own_error(error)
-        except SandboxError:
+        except (SandboxError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:  # also SystemExit, and what test frameworks raise: only it ends by that
             return self._own_error(error)
         return None
 
-    def _own_error(self, error: Exception) -> str:
+    def _own_error(self, error: BaseException) -> str:
         text = str(error) if isinstance(error, AgentFailed) else f"{type(error).__name__}: {error}"
         self.error = next((line for line in reversed(text.splitlines()) if line.strip()), type(error).__name__)
         return "".join(traceback.format_exception(error))

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from pytest_infranoise.agents.builtin import INSTRUCTION_FILE
 from pytest_infranoise.agents.deadline import DeadlineSandbox
+from pytest_infranoise.agents.host import AgentFailed
 from pytest_infranoise.agents.protocol import AgentResult
 from pytest_infranoise.model import Healthcheck
 from pytest_infranoise.model import Phase
@@ -170,7 +171,10 @@ def run_agent(course: Course, task: Task, agent: PhaseAgent, report: AgentReport
     """
 
     def work() -> None:
-        report.result = agent.run(task.instruction, run.box)
+        result: object = agent.run(task.instruction, run.box)
+        if not isinstance(result, AgentResult):
+            raise AgentFailed(f"the agent returned {type(result).__name__}, not an AgentResult")
+        report.result = result
 
     with course.phase(Phase.AGENT, task.timeouts.agent, task.workdir or None) as run:
         run.box.user = task.agent_user

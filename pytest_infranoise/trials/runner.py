@@ -56,6 +56,7 @@ from pytest_infranoise.trials.verdict import judge
 from pytest_infranoise.trials.verifying import run_verifier
 
 _MAX_SUMMARY = 500
+_MAX_TRACEBACK = 2000
 
 
 class TrialConfigError(Exception):
@@ -282,7 +283,7 @@ class Attempt:
             raise
         except Exception:
             # A record must be written whatever happens, also when what goes wrong is the writing.
-            text = self._masker.text(traceback.format_exc()[-2000:])
+            text = self._masker.text(traceback.format_exc())[-_MAX_TRACEBACK:]
             crash = Decision(Verdict.INFRA_ERROR, "0 void", "the runner failed while judging", Cause.HARNESS_CRASH)
             return self._make_record(crash, seconds, {"crash": text})
 
@@ -311,9 +312,16 @@ class Attempt:
         return max((phase.peak for phase in self._course.evidence.phases if phase.peak is not None), default=None)
 
     def _details(self, decision: Decision) -> dict[str, Any]:
+        try:
+            return make_details(self._parts(decision), self._masker)
+        except Exception:
+            # What an agent says of itself may be nothing that JSON holds; the decision does not rest on it.
+            return {"details_lost": self._masker.text(traceback.format_exc())[-_MAX_TRACEBACK:]}
+
+    def _parts(self, decision: Decision) -> dict[str, Any]:
         evidence = self._course.evidence.to_json()
         evidence["state"] = shortened_events(evidence["state"])
-        parts = {
+        return {
             **evidence,
             "allocation": self._trial.allocation,
             "agent": agent_details(self._report),
@@ -321,4 +329,3 @@ class Attempt:
             "contradictions": decision.contradictions,
             **self._facts,
         }
-        return make_details(parts, self._masker)
