@@ -151,7 +151,7 @@ def _oracle_problem(oracle: Outcome | None, uncapped: Outcome | None, needs: int
         return f"the oracle does not pass under {oracle.config}: {oracle.text}"
     if needs is not None:
         kept = uncapped.anonymous_peak
-        beside = f", {format_memory(kept)} of it without page cache" if kept and kept < needs - _MIB else ""
+        beside = f", at least {format_memory(kept)} of it no page cache" if kept and kept < needs - _MIB else ""
         return (
             f"oracle needs {needs // _MIB} MiB (its peak without a memory ceiling{beside}); "
             f"it was killed for memory under {oracle.config}"

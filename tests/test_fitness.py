@@ -42,7 +42,7 @@ FREE = replace(PASSED, config="1x-memory-uncapped", peak_memory=200 * MIB + 1, a
             KILLED,
             FREE,
             FAILED,
-            "oracle needs 201 MiB (its peak without a memory ceiling, 150 MiB of it without page cache); "
+            "oracle needs 201 MiB (its peak without a memory ceiling, at least 150 MiB of it no page cache); "
             "it was killed for memory under 1x",
         ),
         (
