@@ -182,8 +182,14 @@ def below_threshold(evidence: Evidence, policy: Policy) -> Finding | None:
 
 
 def _perhaps_killed(evidence: Evidence) -> bool:
-    """Whether the agent died of SIGKILL and neither kernel nor engine can say that it was not for memory."""
-    return evidence.agent.exit_code == KILLED and not kills_in(evidence, evidence.agent).source
+    """Whether agent or verifier died of SIGKILL and neither kernel nor engine can say that it was not for memory.
+
+    A verifier may write a 0 before it starts to look, so its own death leaves nothing to go by either.
+    """
+    return any(
+        phase.exit_code == KILLED and not kills_in(evidence, phase).source
+        for phase in (evidence.agent, evidence.verifier)
+    )
 
 
 def unknown(evidence: Evidence) -> Finding:

@@ -327,6 +327,11 @@ INFRA: dict[str, tuple[Evidence, Cause, str]] = {
         Cause.VERIFIER_ERROR,
         "12 no verdict",
     ),
+    "verifier killed after it wrote a 0, and nothing says by whom": (
+        replace(_verifier(FAIL, exit_code=137, after=DEAD), state=SandboxState()),
+        Cause.UNKNOWN,
+        "14 unknown",
+    ),
     "agent killed, and nothing says by whom": (
         replace(_agent(FAIL, exit_code=137, after=DEAD), state=SandboxState()),
         Cause.UNKNOWN,
