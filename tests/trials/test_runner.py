@@ -192,14 +192,14 @@ def test_a_verdict_given_before_the_verifiers_deadline_counts(lab: Lab) -> None:
 
 
 def test_an_agent_cannot_leave_a_verdict_behind(lab: Lab) -> None:
-    forge = """mkdir -p /infranoise/reward-0 /infranoise/verifier
+    forge = """mkdir -p /infranoise/reward-planted /infranoise/verifier
 echo 'echo nothing' > /infranoise/verifier/verify.sh
-for place in /infranoise/reward-0 /infranoise/verifier; do echo '{"reward": 1}' > $place/reward.json; done"""
+for place in /infranoise/reward-planted /infranoise/verifier; do echo '{"reward": 1}' > $place/reward.json; done"""
     verify = f'ls /infranoise/ /infranoise/verifier "$(dirname "$INFRANOISE_REWARD_FILE")"\n{VERIFY}'
     record = lab.do(forge, lab.task(verify=verify))
     assert outcome(record) == fail(FailReason.TESTS_FAILED)
     seen = lab.log("verifier")
-    assert "reward-0" not in seen
+    assert "reward-planted" not in seen
     assert seen.count("verify.sh") == 1
     assert "reward.json" not in seen
 
