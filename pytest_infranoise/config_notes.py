@@ -14,6 +14,7 @@ from itertools import combinations
 from pytest_infranoise.model import Allocation
 from pytest_infranoise.model import ResourceConfig
 from pytest_infranoise.units import format_memory
+from pytest_infranoise.units import plural
 
 # task -> config -> what it gets
 _Table = Mapping[str, Mapping[str, Allocation]]
@@ -53,11 +54,12 @@ def _without_own_ceiling(configs: Sequence[ResourceConfig], table: _Table) -> It
     by_text: dict[str, list[str]] = {}
     for config in configs:
         rows = [row[config.name] for row in table.values() if config.name in row]
+        tasks = plural(len(rows), "task")
         parts = [
             ("CPU", config.cpus.own, sum(row.cpus_ceiling == row.cpus_floor for row in rows)),
             ("memory", config.memory.own, sum(row.memory_ceiling == row.memory_floor for row in rows)),
         ]
-        told = [f"for {noun} by {number} of {_tasks(len(rows))}" for noun, own, number in parts if own and number]
+        told = [f"for {noun} by {number} of {tasks}" for noun, own, number in parts if own and number]
         if told:
             by_text.setdefault(" and ".join(told), []).append(config.name)
     for text, names in by_text.items():
@@ -71,11 +73,12 @@ def _cpus_above_host(names: Sequence[str], table: _Table, host: Host) -> Iterato
     above = _above(names, table, lambda allocation: allocation.cpus_ceiling, host.cpus)
     if not above:
         return
-    text = f"CPU ceilings at or above the host's {host.cpus:g} CPUs throttle nothing: {above}"
+    cpus = f"{host.cpus:g} CPU{'' if host.cpus == 1 else 's'}"
+    text = f"CPU ceilings at or above the host's {cpus} throttle nothing: {above}"
     rows = [row for row in table.values() if len(row) > 1]
     alike = sum(len({_real(entry, host).cpus_ceiling for entry in row.values()}) == 1 for row in rows)
     yield (
-        f"{text}; the configs do not differ in CPU on this host for {alike} of {_tasks(len(rows))}"
+        f"{text}; the configs do not differ in CPU on this host for {alike} of {plural(len(rows), 'task')}"
         if alike
         else text
     )
@@ -96,7 +99,7 @@ def _above(
         ceilings = [ceiling_of(row[name]) for row in table.values() if name in row]
         number = sum(ceiling is not None and ceiling >= limit for ceiling in ceilings)
         if number:
-            parts.append(f"{name} for {number} of {_tasks(len(ceilings))}")
+            parts.append(f"{name} for {number} of {plural(len(ceilings), 'task')}")
     return ", ".join(parts)
 
 
@@ -112,7 +115,3 @@ def _real(allocation: Allocation, host: Host) -> Allocation:
     """Return an allocation without a CPU ceiling that throttles nothing."""
     ceiling = allocation.cpus_ceiling
     return replace(allocation, cpus_ceiling=None if ceiling is None or ceiling >= host.cpus else ceiling)
-
-
-def _tasks(number: int) -> str:
-    return f"{number} task" if number == 1 else f"{number} tasks"

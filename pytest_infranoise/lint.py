@@ -39,6 +39,7 @@ from pytest_infranoise.tasks.errors import printable
 from pytest_infranoise.tasks.host_environment import unset_variables
 from pytest_infranoise.units import format_memory
 from pytest_infranoise.units import parse_memory
+from pytest_infranoise.units import plural
 
 # Where pytest does not look for tests by default (its ini value norecursedirs).
 _NOT_ENTERED = ("*.egg", ".*", "_darcs", "build", "CVS", "dist", "node_modules", "venv", "{arch}", "__pycache__")
@@ -61,7 +62,7 @@ class Choices:
     @property
     def host(self) -> str:
         """The host in words; empty when nothing is stated."""
-        parts = [] if self.cpus is None else [f"{self.cpus:g} CPUs"]
+        parts = [] if self.cpus is None else [f"{self.cpus:g} CPU{'' if self.cpus == 1 else 's'}"]
         parts += [] if self.memory is None else [format_memory(self.memory)]
         return " and ".join(parts)
 
@@ -115,7 +116,8 @@ class Found:
 class Findings:
     """What is to be said of a dataset, as lines; only ``errors`` and ``problems`` are wrong.
 
-    ``errors`` are mistakes in task files, ``problems`` what keeps sound tasks from being run as planned.
+    ``errors`` are mistakes in task files, ``problems`` what keeps sound tasks from being run as planned: those of
+    the ``tasks`` that are neither ``ready`` nor skipped nor broken.
     """
 
     choices: Choices
@@ -138,30 +140,39 @@ class Findings:
         yield from (f"note: {note}" for note in self.notes)
         names = ", ".join(config.name for config in self.choices.configs)
         host = self.choices.host or "no stated host (floors are checked with --cpus and --memory)"
-        yield f"planned under {names} on {host}: {_count(len(self.problems), 'problem')}"
-        yield (
-            f"{_count(self.tasks, 'task')}: {self.ready} ready, {len(self.skipped)} skipped, {self.broken} broken"
-        )
+        yield f"planned under {names} on {host}: {plural(len(self.problems), 'problem')}"
+        unplanned = self.tasks - self.ready - len(self.skipped) - self.broken
+        parts = [f"{self.ready} ready", f"{len(self.skipped)} skipped", f"{self.broken} broken"]
+        if unplanned:
+            parts.insert(1, f"{unplanned} not to be run as planned")
+        yield f"{plural(self.tasks, 'task')}: {', '.join(parts)}"
 
 
 def lint(paths: Iterable[Path], choices: Choices) -> Findings:
     """Return what is wrong with every task in ``paths``: directories, task files or JSON lines files."""
     found, remarks = search(paths, choices.defaults)
     loaded = [item.task for item in found if isinstance(item.task, Task)]
-    ready = [task for task in loaded if task.unsupported is None]
-    demanded, impossible = demands(ready, choices.configs)
+    sound = [task for task in loaded if task.unsupported is None]
+    demanded, impossible = demands(sound, choices.configs)
     return Findings(
         choices=choices,
         tasks=len(found),
-        ready=len(ready),
+        ready=sum(_planned(task, loaded, demanded, choices) for task in sound),
         broken=len(found) - len(loaded),
         errors=tuple(line for item in found for line in _mistakes(item)),
         problems=tuple(
             dict.fromkeys([*choices.errors, *duplicates(loaded), *impossible, *_floors(demanded, choices)])
         ),
         skipped=tuple(_skipped(task) for task in loaded if task.unsupported is not None),
-        notes=(*remarks, *(line for task in ready for line in unset_variables(task)), *_notes(demanded, choices)),
+        notes=(*remarks, *(line for task in sound for line in unset_variables(task)), *_notes(demanded, choices)),
     )
+
+
+def _planned(task: Task, loaded: Sequence[Task], demanded: Sequence[Demand], choices: Choices) -> bool:
+    """Return whether a sound task can be run as planned: its name is its own, and every config fits."""
+    own = [demand for demand in demanded if (demand.file, demand.task) == (str(task.file), task.name)]
+    first = next(other for other in loaded if other.name == task.name)
+    return first.file == task.file and len(own) == len(choices.configs) and not _floors(own, choices)
 
 
 def _floors(demanded: Sequence[Demand], choices: Choices) -> list[str]:
@@ -176,10 +187,6 @@ def _notes(demanded: Sequence[Demand], choices: Choices) -> list[str]:
         return []
     rows = [(demand.task, demand.config, demand.allocation) for demand in demanded]
     return config_notes(choices.configs, rows, Host(choices.cpus, choices.memory))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _skipped(task: Task) -> str:

@@ -47,6 +47,7 @@ from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.trials.runner import TrialConfigError
 from pytest_infranoise.trials.runner import TrialContext
 from pytest_infranoise.trials.runner import run_trial
+from pytest_infranoise.units import plural
 
 DIRECTORY = "preflight"
 _MOST_LANES = 16
@@ -93,7 +94,7 @@ def check_tasks(tasks: Sequence[Task], setting: Setting, say: Callable[[str], No
     if not wanted:
         return []
     (setting.run_dir / DIRECTORY).mkdir(exist_ok=True)
-    say(f"infranoise: preflight: oracle and nop of {len(wanted)} tasks under {setting.config.name}")
+    say(f"infranoise: preflight: oracle and nop of {plural(len(wanted), 'task')} under {setting.config.name}")
     progress = Progress(say, "preflight", len(wanted))
     found: list[Fitness] = []
     with _lanes(wanted, setting, progress) as results:

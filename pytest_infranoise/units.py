@@ -1,4 +1,4 @@
-"""Byte and time quantities as people write them in task files, options and reports."""
+"""Quantities and counts as people write them in task files, options and reports."""
 
 from __future__ import annotations
 
@@ -29,3 +29,8 @@ def format_memory(size: float) -> str:
             number = size / factor
             return f"{number:.0f} {unit}" if number >= 100 or number.is_integer() else f"{number:.1f} {unit}"
     return f"{size:.0f} B"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return ``1 task`` or ``2 tasks``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -98,7 +98,7 @@ class TestFindings:
         assert result.stdout.splitlines() == [
             "dataset/b/task.yaml: name: 'same' is also the name of dataset/a/task.yaml; rename one of them",
             f"planned under 1x, 3x, uncapped {CLEAN[:-10]}1 problem",
-            *summary(2, 2, 0, 0),
+            *summary(2, 1, 0, 0),
         ]
         assert result.exit_code == 1
 
@@ -191,7 +191,7 @@ class TestPlanning:
             "this host can give; lower the floor or use a larger host",
             *(line for line in result.stdout.splitlines() if line.startswith("note: ")),
             "planned under 1x, 3x on 4 CPUs and 60 GiB: 2 problems",
-            *summary(3, 3, 0, 0),
+            *summary(3, 1, 0, 0),
         ]
         assert result.exit_code == 1
 
@@ -226,6 +226,7 @@ class TestPlanning:
         assert (
             "task 'a' under config 'low' has a memory floor of 1 GiB, above its ceiling of 512 MiB" in result.stdout
         )
+        assert result.stdout.splitlines()[-1:] == summary(1, 0, 0, 0)
         assert result.exit_code == 1
 
     def test_configs_of_the_settings_file(self, dataset: Path) -> None:
@@ -291,7 +292,9 @@ def test_neither_pytest_nor_an_engine_is_loaded(dataset: Path) -> None:
 
 def summary(tasks: int, ready: int, skipped: int, broken: int) -> list[str]:
     noun = "task" if tasks == 1 else "tasks"
-    return [f"{tasks} {noun}: {ready} ready, {skipped} skipped, {broken} broken"]
+    unplanned = tasks - ready - skipped - broken
+    text = f"{unplanned} not to be run as planned, " if unplanned else ""
+    return [f"{tasks} {noun}: {ready} ready, {text}{skipped} skipped, {broken} broken"]
 
 
 class TestCollection:
