@@ -7,6 +7,7 @@ a ``finished`` line with its record after it, each flushed to disk before the pr
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -111,9 +112,13 @@ def write_meta(run_dir: Path, meta: Mapping[str, Any]) -> None:
 
 
 def artifacts_dir(run_dir: Path, key: TrialKey, attempt: int) -> Path:
-    """Return (and make) the directory for the logs of one attempt."""
+    """Return (and make) the directory for the logs of one attempt, no other trial's whatever the names are."""
     agent = "-".join(file_name(part) for part in (key.agent, key.model) if part)
-    path = run_dir / "artifacts" / file_name(key.task) / f"{agent}-{file_name(key.config)}-{key.sample}-{attempt}"
+    name = f"{agent}-{file_name(key.config)}-{key.sample}-{attempt}"
+    if key.model or any(file_name(part) != part for part in (key.agent, key.task, key.config)):
+        # Another key may read the same as this one.
+        name += f"-{hashlib.sha256(json.dumps(key.to_json()).encode()).hexdigest()[:8]}"
+    path = run_dir / "artifacts" / file_name(key.task) / name
     path.mkdir(parents=True, exist_ok=True)
     return path
 

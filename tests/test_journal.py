@@ -167,3 +167,17 @@ def test_artifacts_stay_in_the_run_directory(
 
     assert path.resolve().is_relative_to((run_dir / "artifacts").resolve())
     assert path.resolve().parent != (run_dir / "artifacts").resolve()
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (TrialKey("a-b", "", "task", "1x", 0), TrialKey("a", "b", "task", "1x", 0)),
+        (TrialKey("a", "b/c", "task", "1x", 0), TrialKey("a", "b_c", "task", "1x", 0)),
+        (TrialKey("a", "", "t/ask", "1x", 0), TrialKey("a", "", "t_ask", "1x", 0)),
+        (TrialKey("a b", "", "task", "1x", 0), TrialKey("a_b", "", "task", "1x", 0)),
+        (TrialKey("a", "1x-0", "task", "1x", 0), TrialKey("a", "", "task", "1x-0-1x", 0)),
+    ],
+)
+def test_no_two_trials_share_their_artifacts(tmp_path: Path, one: TrialKey, two: TrialKey) -> None:
+    assert artifacts_dir(tmp_path, one, 0) != artifacts_dir(tmp_path, two, 0)
