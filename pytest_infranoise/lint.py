@@ -81,6 +81,10 @@ def read_choices(
     file = read_settings_file(paths)
     values = configs or file.values.get("resource-configs", DEFAULT_CONFIGS)
     cpus, memory = host
+    default_cpus, default_memory = (
+        file.values.get(key) if given is None else given
+        for key, given in zip(("default-cpus", "default-memory"), defaults, strict=True)
+    )
     if cpus is not None and not 0 < cpus < math.inf:
         raise ValueError(f"--cpus: {cpus:g} is no number of CPUs; give e.g. 16")
     size = None if memory is None else parse_memory(memory)
@@ -97,8 +101,8 @@ def read_choices(
         cpus=cpus,
         memory=size,
         defaults=DefaultResources(
-            None if defaults[0] is None else parse_cpus(defaults[0]),
-            None if defaults[1] is None else parse_memory_range(defaults[1]),
+            None if default_cpus is None else parse_cpus(str(default_cpus)),
+            None if default_memory is None else parse_memory_range(str(default_memory)),
         ),
         errors=file.errors,
     )

@@ -174,7 +174,8 @@ def _settings(config: pytest.Config, seed: int | None, file: SettingsFile) -> Se
         toml_errors=file.errors,
         outcome_selection=_outcome_selection(config),
         defaults=DefaultResources(
-            _default(config, "default_cpus", parse_cpus), _default(config, "default_memory", parse_memory_range)
+            _default(config, toml, "default_cpus", parse_cpus),
+            _default(config, toml, "default_memory", parse_memory_range),
         ),
         preflight=_preflight(config, toml),
     )
@@ -267,9 +268,12 @@ def _scalar(config: pytest.Config, name: str, kind: type[int | float], default: 
     return kind(default if given is None else given)
 
 
-def _default(config: pytest.Config, name: str, parse: Callable[[str], T]) -> T | None:
+def _default(config: pytest.Config, toml: Mapping[str, Any], name: str, parse: Callable[[str], T]) -> T | None:
     option, ini = getattr(config.option, f"infranoise_{name}"), config.getini(f"infranoise_{name}")
     text, where = (ini, f"ini value infranoise_{name}") if option is None else (option, _option(name))
+    key = name.replace("_", "-")
+    if option is None and not ini and key in toml:
+        return parse(str(toml[key]))
     try:
         return parse(text) if text or option is not None else None
     except ValueError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +19,15 @@ from typing import Any
 from pytest_infranoise.config_grammar import parse_configs
 from pytest_infranoise.config_tables import configs_of_tables
 from pytest_infranoise.model import ResourceConfig
+from pytest_infranoise.tasks.defaults import parse_cpus
+from pytest_infranoise.tasks.defaults import parse_memory_range
 
 TOML_KEYS = (
     "agent",
     "agents",
     "configs",
+    "default-cpus",
+    "default-memory",
     "gates",
     "pass-threshold",
     "preflight",
@@ -125,12 +130,26 @@ def _toml_errors(
     for name, agent in agents.items():
         errors += _agent_errors(name, agent)
     errors += config_errors
+    errors += _default_errors(table)
     if not errors and "resource-configs" in table:
         try:
             parse_configs(table["resource-configs"], configs)
         except ValueError as error:
             errors.append(f"resource-configs: {error}")
     return errors
+
+
+def _default_errors(table: Mapping[str, Any]) -> Iterator[str]:
+    readers: tuple[tuple[str, Callable[[str], object]], ...] = (
+        ("default-cpus", parse_cpus),
+        ("default-memory", parse_memory_range),
+    )
+    for key, parse in readers:
+        try:
+            if key in table:
+                parse(str(table[key]))
+        except ValueError as error:
+            yield f"{key}: {error}"
 
 
 def _agent_errors(name: str, agent: Any) -> list[str]:

@@ -90,6 +90,15 @@ def test_defaults_that_are_none(pytester: pytest.Pytester, suite: Path, argument
 
 
 @pytest.mark.usefixtures("no_engine")
+def test_defaults_of_the_settings_file(pytester: pytest.Pytester, suite: Path) -> None:
+    terminal_bench_task(suite / "t")
+    with (suite / "infranoise.toml").open("a", encoding="utf-8") as file:
+        file.write("default-cpus = 1\ndefault-memory = '2G..6G'\n")
+    result = pytester.runpytest("--co", "-q", "suite")
+    assert [line for line in result.outlines if "::" in line] == ["suite/t/task.yaml::1x-0"]
+
+
+@pytest.mark.usefixtures("no_engine")
 @WORKERS
 def test_unset_variables_stop_everything(
     pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch, workers: list[str]

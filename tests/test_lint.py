@@ -255,6 +255,17 @@ class TestPlanning:
         # The option as the message names it.
         assert lint(dataset, "--infranoise-default-cpus", "1..2").exit_code == 0
 
+    def test_resources_from_the_settings_file(self, dataset: Path) -> None:
+        harbor_task(dataset / "a", HARBOR.replace("cpus = 1\n", ""))
+        toml = dataset / "infranoise.toml"
+        toml.write_text("default-cpus = 2\n")
+
+        assert lint(dataset).exit_code == 0
+        toml.write_text("default-cpus = '2..1'\n")
+        assert "infranoise.toml: default-cpus: '2..1' is no sensible floor and ceiling in CPUs; give" in (
+            lint(dataset).stdout
+        )
+
     @pytest.mark.parametrize(
         "options",
         [
