@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 import stat
@@ -44,6 +45,9 @@ KEY = "infranoise"
 # A line that only our own file would have, for files that cannot be read as YAML.
 _OURS = re.compile(r"(?:\A|[\r\n])\{?[ \t]*[\"']?infranoise[\"']?[ \t]*:")
 
+# The same key written wrongly: names that long are compared with it.
+_VERSIONED = re.compile(rb"[\"']?(\w{7,13})[\"']?[ \t]*:[ \t]*1[ \t]*(?:#.*)?")
+
 EXAMPLE: Mapping[str, Any] = {
     "infranoise": 1,
     "instruction": "Write the number 42 to answer.txt.",
@@ -69,7 +73,10 @@ def load(path: Path) -> Task | None:
     """
     file = path / FILE
     content = _read(file)
-    if content is None or KEY.encode() not in content.replace(b"\0", b""):
+    if content is None:
+        return None
+    if KEY.encode() not in content.replace(b"\0", b""):
+        _refuse_misspelt(file, content)
         return None
     try:
         node = compose(_decode(content))
@@ -77,7 +84,19 @@ def load(path: Path) -> Task | None:
         if _OURS.search(_any_text(content)) is None:
             return None
         raise TaskError(file, problem.where, problem.problem, problem.remedy) from problem
-    return _load(file, node) if node is not None and has_key(node, KEY) else None
+    if node is None or not has_key(node, KEY):
+        _refuse_misspelt(file, content)
+        return None
+    return _load(file, node)
+
+
+def _refuse_misspelt(file: Path, content: bytes) -> None:
+    """Refuse a file that says ``infranose: 1``: taken for somebody else's, its task would be lost unseen."""
+    for line in content.splitlines():
+        match = _VERSIONED.fullmatch(line)
+        word = match[1].decode() if match else ""
+        if difflib.SequenceMatcher(None, word.lower(), KEY).ratio() > 0.8:
+            raise TaskError(file, word, "is an unknown key", f"did you mean {KEY}?")
 
 
 def json_schema() -> dict[str, Any]:

@@ -113,6 +113,19 @@ def test_files_of_others_are_left_alone(tmp_path: Path, content: bytes) -> None:
     assert load(tmp_path) is None
 
 
+@pytest.mark.parametrize("key", ["infranose", "infra_noise", "Infranoise", "infranoises", "infarnoise"])
+def test_a_misspelt_key_loses_no_task(tmp_path: Path, key: str) -> None:
+    (tmp_path / "task.yaml").write_text(f"name: x\n{key}: 1  # version\n")
+    with pytest.raises(TaskError, match=rf"task\.yaml: {key}: is an unknown key; did you mean infranoise\?"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["version: 1", "infrastructure: 1", "infrared: 1", "infranose: yes", "- noise: 1"])
+def test_other_keys_are_no_misspelling(tmp_path: Path, line: str) -> None:
+    (tmp_path / "task.yaml").write_text(f"{line}\n")
+    assert load(tmp_path) is None
+
+
 def test_no_file(tmp_path: Path) -> None:
     assert load(tmp_path) is None
     assert load(tmp_path / "absent") is None
