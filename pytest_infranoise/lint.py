@@ -168,7 +168,12 @@ def lint(paths: Iterable[Path], choices: Choices) -> Findings:
             dict.fromkeys([*choices.errors, *duplicates(loaded), *impossible, *_floors(demanded, choices)])
         ),
         skipped=tuple(_skipped(task) for task in loaded if task.unsupported is not None),
-        notes=(*remarks, *(line for task in sound for line in unset_variables(task)), *_notes(demanded, choices)),
+        notes=(
+            *remarks,
+            *(line for task in sound for line in unset_variables(task)),
+            *_without_oracle(sound),
+            *_notes(demanded, choices),
+        ),
     )
 
 
@@ -177,6 +182,12 @@ def _planned(task: Task, loaded: Sequence[Task], demanded: Sequence[Demand], cho
     own = [demand for demand in demanded if (demand.file, demand.task) == (str(task.file), task.name)]
     first = next(other for other in loaded if other.name == task.name)
     return first.file == task.file and len(own) == len(choices.configs) and not _floors(own, choices)
+
+
+def _without_oracle(tasks: Iterable[Task]) -> Iterator[str]:
+    names = [task.name for task in tasks if task.oracle is None and task.solution is None]
+    if names:
+        yield printable(f"without an oracle, so that a preflight can only try nop: {', '.join(names)}")
 
 
 def _floors(demanded: Sequence[Demand], choices: Choices) -> list[str]:

@@ -89,6 +89,16 @@ class TestFindings:
         ]
         assert result.exit_code == 0
 
+    def test_tasks_without_an_oracle_are_named(self, dataset: Path) -> None:
+        make_task(dataset, "a", oracle=None)
+        make_task(dataset, "b")
+        make_task(dataset, "c", oracle=None)
+
+        result = lint(dataset)
+
+        assert "note: without an oracle, so that a preflight can only try nop: a, c" in result.stdout.splitlines()
+        assert result.exit_code == 0
+
     def test_names_that_are_there_twice(self, dataset: Path) -> None:
         make_task(dataset, "a", name="same")
         make_task(dataset, "b", name="same")
