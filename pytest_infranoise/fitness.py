@@ -63,6 +63,11 @@ class Outcome:
         return self.verdict == Verdict.PASS
 
     @property
+    def decided(self) -> bool:
+        """Whether its verifier said pass or fail."""
+        return self.verdict in (Verdict.PASS, Verdict.FAIL)
+
+    @property
     def inconclusive(self) -> bool:
         """Whether it says nothing about the task."""
         return self.cause in PASSING
@@ -122,8 +127,8 @@ def judge(
     """
     needs = _needs(uncapped)
     problems = [text for text in (_oracle_problem(oracle, uncapped, needs), _nop_problem(nop)) if text]
-    if nop.inconclusive or (nop.verdict is None and not problems):
-        notes = (*notes, f"nop told nothing: {nop.text}")
+    if not nop.decided and (nop.verdict is not None or not problems):
+        notes = (*notes, f"nop did not show that doing nothing does not pass: {nop.text}")
     return Fitness(
         task=task,
         problem="; ".join(problems) or None,

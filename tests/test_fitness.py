@@ -77,8 +77,12 @@ def test_what_is_said_of_a_task(
 
 
 def test_a_nop_that_tells_nothing_is_noted() -> None:
-    assert judge("a", PASSED, None, LOST).notes == ("nop told nothing: exec-lost: gone",)
-    assert judge("a", PASSED, None, MISTAKE).notes == ("nop told nothing: no such user",)
+    assert judge("a", PASSED, None, LOST).notes == (
+        "nop did not show that doing nothing does not pass: exec-lost: gone",
+    )
+    assert judge("a", PASSED, None, MISTAKE).notes == (
+        "nop did not show that doing nothing does not pass: no such user",
+    )
 
 
 OUTCOMES = st.builds(

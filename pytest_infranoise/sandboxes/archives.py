@@ -24,7 +24,7 @@ from pytest_infranoise.sandboxes.api_errors import engine_call
 from pytest_infranoise.sandboxes.api_errors import from_exception
 from pytest_infranoise.sandboxes.engine import Engine
 from pytest_infranoise.sandboxes.protocol import ConfigError
-from pytest_infranoise.sandboxes.protocol import FileMissing
+from pytest_infranoise.sandboxes.protocol import FileUnfit
 from pytest_infranoise.sandboxes.protocol import SandboxError
 
 _IN_MEMORY = 8 * 1024**2  # bytes of an archive that are kept in memory before it goes to a temporary file
@@ -145,9 +145,9 @@ class Archives:
         with self._engine.request("read", "GET", self._path, params={"path": path}) as response:
             mode, size = _stat(response)
             if mode & _GO_TYPES:
-                raise FileMissing("read", f"{path} is not a regular file")
+                raise FileUnfit("read", f"{path} is not a regular file")
             if size > limit:
-                raise FileMissing("read", f"{path} has {size} bytes, more than {limit}")
+                raise FileUnfit("read", f"{path} has {size} bytes, more than {limit}")
             with engine_call("read"):
                 return _first_file(response, path, limit)
 
@@ -166,7 +166,7 @@ def _first_file(response: requests.Response, path: str, limit: int) -> bytes:
             member = archive.next()
             content = archive.extractfile(member) if member is not None and member.isreg() else None
             if member is None or content is None or member.size > limit:
-                raise FileMissing("read", f"{path} is not a regular file of at most {limit} bytes")
+                raise FileUnfit("read", f"{path} is not a regular file of at most {limit} bytes")
             return content.read()
     except (tarfile.TarError, urllib3.exceptions.HTTPError) as error:
         raise from_exception("read", requests.ConnectionError(f"{path} came incomplete: {error}")) from error

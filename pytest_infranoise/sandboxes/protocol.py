@@ -80,6 +80,10 @@ class FileMissing(SandboxError):
     """A file that was asked for is not in the container."""
 
 
+class FileUnfit(FileMissing):
+    """There is something at a file's path, but no regular file, or one that is too long."""
+
+
 class DeadlineExceeded(Exception):
     """The phase's time is over; raised by every call that an agent makes after its deadline."""
 
@@ -236,7 +240,8 @@ class Sandbox(Protocol):
         """Return a file's content.
 
         Raises:
-            FileMissing: there is no such regular file, or it is longer than ``limit`` bytes.
+            FileMissing: there is no such file.
+            FileUnfit: it is not a regular file, or it is longer than ``limit`` bytes.
         """
 
     def kill_processes(self) -> bool:

@@ -7,8 +7,8 @@ Every line needs
 - ``FAIL_TO_PASS`` (at least one test) and ``PASS_TO_PASS``, as lists or as JSON in a string;
 - how the tests are run: ``eval_script`` as SWE-bench 5 publishes it, which applies the test patch itself and prints
   the markers around the tests' output; or ``test_cmd`` (a command or a list of them, also ``test_command`` or
-  ``test_cmds``) and ``test_patch``, which we apply then, after files that it touches are as in ``base_commit``
-  (default: HEAD) again.
+  ``test_cmds``) and ``test_patch``, which we apply then, after files that it changes are as in ``base_commit``
+  again (a whole hash: HEAD may be a commit of the agent's).
 
 ``log_parser`` is SWE-bench's name of what the tests print (default: ``pytest -rA``). A table ``infranoise`` is
 ours: ``resources`` and ``timeouts`` as in native task files, ``workdir``, ``setup``, ``network``, ``pull``. All

@@ -61,7 +61,8 @@ LOG_PARSERS: Mapping[str, str] = {
     "sympy": "sympy",
 }
 
-_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+# Nothing shorter: a branch that the agent makes may be called like the beginning of a hash, and git takes it then.
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class OwnTimeouts(BaseModel):
@@ -199,7 +200,7 @@ def _verifier(top: Table) -> Verifier | None:
     else:
         files, patch = _patch(top, "test_patch", scripts.TEST_PATCH, may_be_empty=True)
         uploads += [patch] if patch is not None else []
-        script = scripts.command_script(commands[1:], files, _base_commit(top))
+        script = scripts.command_script(commands[1:], files, _base_commit(top, files))
         if not any(key in top for key in COMMAND_KEYS):
             top.note("eval_script", "is missing", "add it, or test_cmd: the command that runs the tests")
     if script is None or len(top.mistakes) > known:
@@ -231,19 +232,23 @@ def _eval_script(top: Table) -> str | None:
     script = _required(top, "eval_script")
     if script is None:
         return None
-    for marker in (scripts.START, scripts.END):
-        if marker not in script:
-            top.note(
-                "eval_script", f"does not print the marker {show(marker)}", "take the dataset's own, or test_cmd"
-            )
-            return None
-    return scripts.marked_script(script)
+    try:
+        return scripts.marked_script(script)
+    except Problem as problem:
+        top.note("eval_script", problem.problem, problem.remedy)
+        return None
 
 
-def _base_commit(top: Table) -> str:
-    commit = top.text("base_commit") or "HEAD"
-    if commit != "HEAD" and _COMMIT.fullmatch(commit) is None:
-        top.note("base_commit", f"{show(commit)} is not a commit", "write its hash")
+def _base_commit(top: Table, files: Touched | None) -> str | None:
+    """Return the commit that test files are taken from: never HEAD, which is the agent's."""
+    if "base_commit" not in top:
+        if files is not None and files.changed:
+            problem = f"is missing, but test_patch changes {show(files.changed[0])}, which the agent may have done"
+            top.note("base_commit", problem, "add the hash of the commit that the image has")
+        return None
+    commit = top.text("base_commit")
+    if commit is not None and _COMMIT.fullmatch(commit) is None:
+        top.note("base_commit", f"{show(commit)} is not a commit", "write its whole hash")
     return commit
 
 

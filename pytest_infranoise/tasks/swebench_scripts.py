@@ -9,6 +9,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from pytest_infranoise.tasks.errors import Problem
+from pytest_infranoise.tasks.errors import show
 from pytest_infranoise.tasks.patches import Touched
 
 START = ">>>>> Start Test Output"
@@ -40,23 +42,51 @@ _REPORT = 'echo "the tests ended with exit status $infranoise_status ($infranois
 # and a test that was changed makes the patch fail.
 _RESTORE = """\
 if command -v git >/dev/null; then
-    git -c safe.directory='*' rev-parse -q --verify {commit} >/dev/null || {{
-        echo "the repository in $INFRANOISE_WORKDIR has no commit {name}"; exit 1; }}
-{commands}fi
+    {git} rev-parse -q --verify {commit}'^{{commit}}' >/dev/null || {{
+        echo "the repository in $INFRANOISE_WORKDIR has no commit {commit}"; exit 1; }}
+    {git} checkout -q {commit} -- {paths} || exit 1
+fi
 """
+# A replaced object would be another commit under the same hash.
+_GIT = "git --no-replace-objects -c safe.directory='*'"
+
+# SWE-bench's tests run in a subshell of the script's own options, so that neither `set -e` nor an `exit` skips the
+# end marker.
+_SUITE_BEGINS = """\
+infranoise_options=$-
+set +e
+(
+case $infranoise_options in *e*) set -e ;; esac"""
+_SUITE_ENDS = """\
+)
+infranoise_status=$?"""
 
 
 def marked_script(eval_script: str) -> str:
-    """Return SWE-bench's own script with the tests' exit status added behind its end marker."""
+    """Return SWE-bench's own script with its end marker reached always, and the tests' exit status behind it.
+
+    Raises:
+        Problem: the markers are not both there, in lines of their own.
+    """
     lines = eval_script.splitlines()
+    for marker in (START, END):
+        if marker not in eval_script:
+            raise Problem(f"does not print the marker {show(marker)}", "take the dataset's own, or test_cmd")
     end = max(index for index, line in enumerate(lines) if END in line)
-    lines[end:end] = ["infranoise_status=$?"]
-    lines.insert(end + 2, _REPORT)
-    return _BEGIN + "\n".join(lines) + "\n"
+    # A patch in the script may have the markers too, before those that count.
+    start = max((index for index, line in enumerate(lines[:end]) if START in line), default=None)
+    if start is None or START in lines[end]:
+        remedy = "print each in a line of its own, around the command that runs the tests"
+        raise Problem("does not print the start marker in a line before the end marker", remedy)
+    suite = [_SUITE_BEGINS, *lines[start + 1 : end], _SUITE_ENDS]
+    return _BEGIN + "\n".join([*lines[: start + 1], *suite, lines[end], _REPORT, *lines[end + 1 :]]) + "\n"
 
 
-def command_script(commands: Sequence[str], test_files: Touched | None, base_commit: str) -> str:
-    """Return a script that applies the test patch, if there is one, and runs the commands that run the tests."""
+def command_script(commands: Sequence[str], test_files: Touched | None, base_commit: str | None) -> str:
+    """Return a script that applies the test patch, if there is one, and runs the commands that run the tests.
+
+    Without a ``base_commit`` nothing that the patch changes is restored before.
+    """
     parts = [_BEGIN, 'cd "$INFRANOISE_WORKDIR" || exit 1\n']
     if test_files is not None:
         parts += [_restore(test_files, base_commit), f"{{ {_APPLY.format(TEST_PATCH)}; }} || {{\n"]
@@ -68,12 +98,10 @@ def command_script(commands: Sequence[str], test_files: Touched | None, base_com
     return "".join(parts)
 
 
-def _restore(files: Touched, base_commit: str) -> str:
+def _restore(files: Touched, base_commit: str | None) -> str:
     commands = ""
-    if files.changed:
-        paths = shlex.join(files.changed)
-        commands += f"    git -c safe.directory='*' checkout -q {base_commit} -- {paths} || exit 1\n"
+    if files.changed and base_commit is not None:
+        commands = _RESTORE.format(git=_GIT, commit=base_commit, paths=shlex.join(files.changed))
     if files.made:
-        commands += f"    rm -f -- {shlex.join(files.made)}\n"
-    commit = shlex.quote(f"{base_commit}^{{commit}}")
-    return _RESTORE.format(commit=commit, name=base_commit, commands=commands)
+        commands += f"command -v git >/dev/null && rm -f -- {shlex.join(files.made)}\n"
+    return commands

@@ -1,8 +1,8 @@
 """Terminal-Bench 1 tasks: a directory with a ``task.yaml`` of its own kind, used unchanged.
 
 The container is the one service ``client`` of ``docker-compose.yaml``; the verdict is read from what
-``run-tests.sh`` prints, test by test. These files state no resources, so floor and ceiling are the user's
-defaults unless the compose file has limits.
+``run-tests.sh`` prints, test by test; as in Terminal-Bench, root runs it, whoever the agent was. These files
+state no resources, so floor and ceiling are the user's defaults unless the compose file has limits.
 """
 
 from __future__ import annotations
@@ -64,6 +64,15 @@ TESTS = "/tests"
 AGENT_SECONDS = 360.0  # where the file says nothing, as in Terminal-Bench
 TEST_SECONDS = 60.0
 SETUP_SECONDS = 360.0
+
+# Terminal-Bench types its commands into tmux, which begins an interactive login shell: profiles, and what they make
+# of PATH, are part of what its tests see. The shell is found as tmux finds it, and TERM is what tmux sets.
+_TERMINAL = """\
+shell=${SHELL-} user=$(id -un)
+[ -x "$shell" ] || while IFS=: read -r name _ _ _ _ _ shell && [ "$name" != "$user" ]; do :; done </etc/passwd
+[ -x "$shell" ] || shell=/bin/sh
+export SHELL="$shell" TERM=screen
+"""
 
 _KEYS = (
     "parser_name",
@@ -293,13 +302,18 @@ def _verifier(top: Table, root: Path) -> Verifier | None:
         return None
     target = f"{TESTS}/{SCRIPT}"
     return Verifier(
-        command=f"bash {target}",
+        command=_typed(f"bash {target}"),
         files=files,
         target=TESTS,
         uploads=(Upload(script, target),),
         workdir="",
         reads=Reads.PYTEST_SUMMARY,
     )
+
+
+def _typed(command: str) -> str:
+    """Return a command as it is run when it is typed into Terminal-Bench's terminal."""
+    return f"{_TERMINAL}exec \"$shell\" -l -i -c '{command}'"
 
 
 def _solution(top: Table, root: Path) -> Solution | None:
@@ -311,7 +325,7 @@ def _solution(top: Table, root: Path) -> Solution | None:
     except Problem as problem:
         top.mistakes.append(TaskError(root, "", problem.problem, problem.remedy))
         return None
-    return Solution("bash /oracle/solution.sh", (Upload(script, "/oracle/solution.sh"),))
+    return Solution(_typed("bash /oracle/solution.sh"), (Upload(script, "/oracle/solution.sh"),))
 
 
 def _tags(top: Table) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 from typing import TypeGuard
 
@@ -13,11 +14,17 @@ from pytest_infranoise.trials.evidence import ArtefactStatus
 MAX_BYTES = 64 * 1024
 
 
-def parse_artefact(content: bytes, nonce: str) -> Artefact:
+def parse_artefact(content: bytes, nonce: str, errors: str | None = None) -> Artefact:
     """Return what a verifier wrote, judged by form: whether it is complete, and if not, why.
 
     Complete is one JSON object with this verifier's ``nonce``, a ``reward`` from 0 to 1 and, if it has ``tests``
     at all, at least one test. Other keys are left alone.
+
+    Args:
+        content: the file.
+        nonce: what only this run of this verifier was told.
+        errors: the test tool's own count of the errors that it met, when it did: with it, a reward of 0 for no
+            test is one, because the tests were tried.
     """
     text = content[:MAX_TEXT].decode("utf-8", "replace")
     try:
@@ -31,9 +38,17 @@ def parse_artefact(content: bytes, nonce: str) -> Artefact:
     reward, tests = data.get("reward"), data.get("tests")
     if not _is_reward(reward) or not (tests is None or _is_count(tests)):
         return Artefact(ArtefactStatus.MALFORMED, text=text)
-    if tests == 0:
+    if tests == 0 and (reward or errors is None):
         return Artefact(ArtefactStatus.NO_TESTS, tests=0, text=text)
+    if tests == 0:
+        return without_tests(Artefact(ArtefactStatus.COMPLETE, 0.0, 0, text, "the verdict"), errors or "")
     return Artefact(ArtefactStatus.COMPLETE, float(reward), tests, text)
+
+
+def without_tests(artefact: Artefact, errors: str) -> Artefact:
+    """Return a reward of 0 for no test, which counts because pytest's last line counts errors; marked as text."""
+    text = f"{artefact.text.strip()[: MAX_TEXT // 2]} (no test ran; pytest ended with: {errors})"
+    return replace(artefact, tests=0, text=text[:MAX_TEXT], source=f"{artefact.source} and pytest's last line")
 
 
 def _is_reward(value: Any) -> TypeGuard[float]:

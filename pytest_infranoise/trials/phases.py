@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from dataclasses import dataclass
 from dataclasses import field
@@ -18,6 +19,7 @@ from pytest_infranoise.agents.protocol import AgentResult
 from pytest_infranoise.model import Healthcheck
 from pytest_infranoise.model import Phase
 from pytest_infranoise.model import Task
+from pytest_infranoise.sandboxes.protocol import ExecResult
 from pytest_infranoise.trials.course import Course
 from pytest_infranoise.trials.course import PhaseRun
 from pytest_infranoise.trials.evidence import PhaseEvidence
@@ -39,6 +41,28 @@ for directory do mkdir -p -- "$directory" && chmod 777 -- "$directory" || exit 1
 exit "${found:-0}"
 """
 _IMAGE_HAS = 4
+# $1: what the command line of a session's first process has; the session is killed, if it has not just ended.
+# Nothing in here forks: the session may have taken all that the pids ceiling allows.
+_KILL_SESSION = """mark=$1 first=
+for entry in /proc/[0-9]*; do
+    words=
+    while read -r line; do words=$words$line; done <"$entry/cmdline"
+    case ${entry#/proc/} in $$) continue ;; esac
+    case $words$line in *"$mark"*) first=${entry#/proc/} ;; esac
+done 2>/dev/null
+round=0
+while [ -n "$first" ] && [ $round -lt 1000 ]; do
+    left= round=$((round + 1))
+    for entry in /proc/[0-9]*; do
+        read -r line <"$entry/stat" || continue
+        set -- ${line##*) }
+        case $1/$4 in [ZX]/*) ;; */$first) left="$left ${entry#/proc/}" ;; esac
+    done
+    [ -n "$left" ] || exit 0
+    kill -9 $left
+done 2>/dev/null
+[ -z "$first" ]
+"""
 _PLACE_FILES = 'chown -R -- "$3" "$1" && cp -R -P -p -- "$1/." "$2" && rm -rf -- "$1"'
 
 
@@ -135,12 +159,26 @@ def _make_directories(course: Course, run: PhaseRun, task: Task) -> bool:
     return run.error is None
 
 
+def _check_once(run: PhaseRun, check: Healthcheck) -> ExecResult:
+    """Run a healthcheck once; one that exceeds its time is killed, with all of its session."""
+    mark = f"infranoise-healthcheck-{secrets.token_hex(8)}"
+    # The outer shell has the mark in its command line to the end: the inner one may become another program.
+    result = run.box.exec(["sh", "-c", 'bash -c "$1"; exit $?', mark, check.command], timeout=check.timeout)
+    if result.timed_out:
+        killed = run.box.exec(["sh", "-c", _KILL_SESSION, "sh", mark], user=ROOT, workdir="/", log=_NOWHERE)
+        if killed.exit_code:
+            run.error = f"a healthcheck that took more than {check.timeout:g} s could not be stopped"
+    return result
+
+
 def _wait_until_healthy(run: PhaseRun, check: Healthcheck | None) -> bool:
     """Run the healthcheck until it succeeds; not once more than the task allows it to fail."""
     failures, begun = 0, time.monotonic()
     while check is not None:
         early = time.monotonic() < begun + check.start_period
-        result = run.box.exec(["bash", "-c", check.command], timeout=check.timeout)
+        result = _check_once(run, check)
+        if run.error is not None:
+            return False
         if result.exit_code == 0:
             break
         failures += not early

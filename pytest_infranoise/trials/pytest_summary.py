@@ -1,7 +1,10 @@
 """Reads a verdict, test by test, from the summary that pytest prints: the way of Terminal-Bench 1.
 
 Text is weak evidence: whatever runs in the container may print such lines. So nothing is read into an output
-that is not whole: the summary must be there, at least one test in it, and pytest's last line, which counts them.
+that is not whole: the summary must be there, and pytest's last line, which counts what is in it. At least one test
+ran, or pytest counts errors: then it met files that it could not import, and what the benchmark's own tests import
+is what the agent was to leave. Where pytest says neither (no tests ran, all skipped, no last line), nothing shows
+that the tests were tried.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ _GOOD = frozenset({"PASSED", "SKIPPED", "XFAIL"})
 
 def read(reading: Reading) -> Artefact:
     """Return the verdict in what the verifier's command printed."""
-    return grade(reading.output.decode("utf-8", "replace"))
+    return grade(reading.text())
 
 
 def grade(output: str) -> Artefact:
@@ -45,15 +48,26 @@ def grade(output: str) -> Artefact:
     ends = [match[1] for line in lines if (match := _LAST.match(line)) is not None]
     if not ends:
         return _none(ArtefactStatus.MALFORMED, "pytest's summary breaks off", output)
-    if not any(_is_test(name, status) for name, status in results.items()):
+    counted = sum(int(number) for end in ends for number, _ in _COUNT.findall(end))
+    if not counted and not any(_is_test(name, status) for name, status in results.items()):
         return _none(ArtefactStatus.NO_TESTS, "no test ran", output)
     failed = [name for name, status in results.items() if status not in _GOOD]
-    counted = sum(int(number) for end in ends for number, _ in _COUNT.findall(end))
     reward = 0.0 if failed or counted else 1.0
-    text = f"{len(results) - len(failed)} of {len(results)} tests passed"
+    tests = len(results) or counted
+    text = f"{len(results) - len(failed)} of {tests} tests passed"
     if failed:
         text = f"{text}; not: {', '.join(failed)}"
-    return Artefact(ArtefactStatus.COMPLETE, reward, len(results), text[:MAX_TEXT], "pytest's summary")
+    return Artefact(ArtefactStatus.COMPLETE, reward, tests, text[:MAX_TEXT], "pytest's summary")
+
+
+def errors_met(output: str) -> str | None:
+    """Return pytest's last line in an output when it counts errors: it ran to its end, and could not run tests.
+
+    Of several runs the last one counts. Its exit status says less: 2 is also an interruption.
+    """
+    lines = (match[1] for line in _COLOURS.sub("", output).splitlines() if (match := _LAST.match(line)))
+    last = next(reversed([*lines]), "")
+    return last if any(word == "error" for _, word in _COUNT.findall(last)) else None
 
 
 def _result(line: str) -> tuple[str, str] | None:

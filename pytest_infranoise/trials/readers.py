@@ -47,17 +47,23 @@ class Reading:
         """Return a file of the container, which is kept with the record.
 
         Raises:
-            FileMissing: there is no such regular file, or it is longer than ``limit`` bytes.
+            FileMissing: there is no such file.
+            FileUnfit: it is not a regular file, or it is longer than ``limit`` bytes.
         """
         content = self.sandbox.read(path, limit)
         self.seen[path.rpartition("/")[2]] = content
         return content
 
+    def text(self) -> str:
+        """Return the output as text."""
+        return self.output.decode("utf-8", "replace")
+
 
 def read_nonce(reading: Reading) -> Artefact:
     """Return the verdict in our own artefact."""
     try:
-        return parse_artefact(reading.read(reading.file, MAX_BYTES), reading.nonce)
+        content = reading.read(reading.file, MAX_BYTES)
+        return parse_artefact(content, reading.nonce, pytest_summary.errors_met(reading.text()))
     except FileMissing as error:
         return Artefact(text=error.text)
 

@@ -2,7 +2,8 @@
 
 The test script's exit status says nothing, as in Harbor. A file that is missing, empty or not what it should be
 is no verdict, and neither is a 0 of a script whose test tool should have left a report and did not: then the tests
-never ran.
+never ran. A report of no tests is one more of those, unless pytest's last line in the script's output counts
+errors: then the tests were tried, and could not be imported with what the agent left.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from pytest_infranoise.sandboxes.protocol import FileMissing
+from pytest_infranoise.sandboxes.protocol import FileUnfit
+from pytest_infranoise.trials.artefact import without_tests
 from pytest_infranoise.trials.evidence import MAX_TEXT
 from pytest_infranoise.trials.evidence import Artefact
 from pytest_infranoise.trials.evidence import ArtefactStatus
+from pytest_infranoise.trials.pytest_summary import errors_met
 
 if TYPE_CHECKING:
     from pytest_infranoise.trials.readers import Reading
@@ -33,6 +37,9 @@ def read(reading: Reading) -> Artefact:
     if artefact.reward is None:
         return artefact
     tests = _tests(reading, reading.options["ctrf"])
+    errors = errors_met(reading.text()) if tests == 0 and artefact.reward <= 0 else None
+    if errors is not None:
+        return without_tests(artefact, errors)
     if tests == 0:
         return replace(artefact, status=ArtefactStatus.NO_TESTS, reward=None, tests=0)
     if tests is None and artefact.reward <= 0 and reading.options["writes_ctrf"]:
@@ -46,6 +53,9 @@ def _reward(reading: Reading, files: list[str]) -> Artefact:
     for path in files:
         try:
             content = reading.read(path, MAX_BYTES)
+        except FileUnfit as error:
+            # What is there wins, whatever it is: the file after it may say something else.
+            return Artefact(ArtefactStatus.MALFORMED, text=error.text, source=path.rpartition("/")[2])
         except FileMissing as error:
             missing = error.text
             continue

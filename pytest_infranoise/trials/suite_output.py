@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
+from pytest_infranoise.trials import pytest_summary
+
 
 class Status(StrEnum):
     """How one test ended."""
@@ -142,6 +144,22 @@ def status_of(test: str, results: Mapping[str, Status]) -> Status | None:
     found = {status for name, status in results.items() if name.startswith(test)}
     order = (Status.FAILED, Status.ERROR, Status.XPASS, Status.SKIPPED, Status.XFAIL, Status.PASSED)
     return next((status for status in order if status in found), None)
+
+
+# The last words of unittest and of SymPy's runner, when they count errors; pytest's are in ``pytest_summary``.
+_ERRORS_MET = re.compile(
+    r"^(Ran \d+ tests? in [\d.]+s\n\nFAILED \([^)\n]*errors=[1-9]\d*[^)\n]*\)"
+    r"|=+ tests finished: [^\n]*\b[1-9]\d* exceptions\b[^\n]*=+)$",
+    re.MULTILINE,
+)
+
+
+def errors_met(output: str) -> str | None:
+    """Return the last words of tests that ran to their end and count errors; None when nothing shows that."""
+    found = pytest_summary.errors_met(output)
+    if found is None and (last := _ERRORS_MET.findall("\n".join(_lines(output)))):
+        found = " ".join(last[-1].split())
+    return found
 
 
 def _lines(output: str) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 What is compared are the results in what the tests printed between two markers. Nothing is read into an output
 that does not show the end of a run: no marker, no result at all, or an exit status that contradicts the results
-is no verdict.
+is no verdict. With no result, the tests' own last words may still show that they were tried and met errors (a
+module that cannot be imported any more); then none has passed, as in SWE-bench.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pytest_infranoise.trials.evidence import Artefact
 from pytest_infranoise.trials.evidence import ArtefactStatus
 from pytest_infranoise.trials.suite_output import PARSERS
 from pytest_infranoise.trials.suite_output import Status
+from pytest_infranoise.trials.suite_output import errors_met
 from pytest_infranoise.trials.suite_output import status_of
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ _SHOWN = 5  # tests that are named in a summary
 
 def read(reading: Reading) -> Artefact:
     """Return the verdict in what the verifier's command printed."""
-    return grade(reading.output.decode("utf-8", "replace"), reading.options, reading.nonce)
+    return grade(reading.text(), reading.options, reading.nonce)
 
 
 def grade(output: str, options: Mapping[str, Any], nonce: str) -> Artefact:
@@ -48,10 +50,11 @@ def grade(output: str, options: Mapping[str, Any], nonce: str) -> Artefact:
         what = "start" if not started else "end"
         return Artefact(ArtefactStatus.MISSING, text=_tail(f"the tests' output has no {what}: ", output))
     results = PARSERS[options["parser"]](suite)
-    if not results:
+    errors = errors_met(suite) if not results else None
+    if not results and errors is None:
         return Artefact(ArtefactStatus.MALFORMED, text=_tail("no test's result can be read: ", suite))
     status = _exit_status(after, nonce)
-    if status != 0 and not _BAD & set(results.values()):
+    if status != 0 and errors is None and not _BAD & set(results.values()):
         said = "is not known" if status is None else f"is {status}"
         return Artefact(
             ArtefactStatus.MALFORMED, text=_tail(f"no test failed, but their exit status {said}: ", suite)
@@ -61,7 +64,7 @@ def grade(output: str, options: Mapping[str, Any], nonce: str) -> Artefact:
     broken = _missed(kept, results, _GOOD | {Status.SKIPPED})
     text = (
         f"{len(fixed) - len(missed)} of {len(fixed)} FAIL_TO_PASS and {len(kept) - len(broken)} of {len(kept)} "
-        f"PASS_TO_PASS passed{_names(missed + broken)}"
+        f"PASS_TO_PASS passed{_names(missed + broken)}{f' (the tests ended with: {errors})' if errors else ''}"
     )
     reward = 0.0 if missed or broken else 1.0
     return Artefact(ArtefactStatus.COMPLETE, reward, len(fixed) + len(kept), text[:MAX_TEXT])
