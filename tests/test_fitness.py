@@ -76,13 +76,24 @@ def test_what_is_said_of_a_task(
     assert fitness.needs_memory == (201 * MIB if problem and "needs" in problem else None)
 
 
-def test_a_nop_that_tells_nothing_is_noted() -> None:
-    assert judge("a", PASSED, None, LOST).notes == (
-        "nop did not show that doing nothing does not pass: exec-lost: gone",
-    )
+@pytest.mark.parametrize("cause", Cause)
+def test_a_nop_without_a_verdict_is_noted(cause: Cause) -> None:
+    ended = Outcome("nop", "1x", "infra-error", f"{cause.value}: gone", cause.value)
+    fitness = judge("a", PASSED, None, ended)
+    assert fitness.problem is None
+    assert fitness.notes == (f"nop did not show that doing nothing does not pass: {cause.value}: gone",)
+
+
+def test_a_nop_that_was_a_mistake_is_told_once() -> None:
     assert judge("a", PASSED, None, MISTAKE).notes == (
         "nop did not show that doing nothing does not pass: no such user",
     )
+    assert judge("a", MISTAKE, None, MISTAKE).notes == ()
+
+
+@pytest.mark.parametrize("nop", [PASSED, FAILED])
+def test_a_nop_with_a_verdict_needs_no_note(nop: Outcome) -> None:
+    assert judge("a", PASSED, None, nop).notes == ()
 
 
 OUTCOMES = st.builds(

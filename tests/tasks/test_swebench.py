@@ -90,13 +90,18 @@ class TestInstances:
         task = task_of(tmp_path, test_patch="")
         assert [upload.target for upload in task.verifier.uploads] == ["/infranoise/verifier/run.sh"]
 
+    def test_nothing_to_restore_needs_no_commit(self, tmp_path: Path) -> None:
+        header = "diff --git a/new b/new\nnew file mode 100644\n--- /dev/null\n+++ b/new\n"
+        for patch in ("", f"{header}@@ -0,0 +1 @@\n+x\n"):
+            task_of(tmp_path, base_commit=ABSENT, test_patch=patch)
+
     def test_an_eval_script_applies_the_test_patch_itself(self, tmp_path: Path) -> None:
         task = task_of(tmp_path, test_cmd=ABSENT, test_patch=ABSENT, eval_script=EVAL_SCRIPT % TEST_PATCH)
         (upload,) = task.verifier.uploads
         assert isinstance(upload.source, bytes)
         lines = upload.source.decode().splitlines()
         end = lines.index(": '>>>>> End Test Output'")
-        assert lines[end - 2 : end] == ["sh tests/run.sh", "infranoise_status=$?"]
+        assert lines[end - 3 : end] == ["sh tests/run.sh", ")", "infranoise_status=$?"]
         assert lines[end + 1] == 'echo "the tests ended with exit status $infranoise_status ($infranoise_nonce)"'
 
     def test_a_patch_whose_last_line_does_not_end_is_ended(self, tmp_path: Path) -> None:
@@ -185,7 +190,26 @@ class TestMistakes:
                 {"test_cmd": ABSENT, "eval_script": "true"},
                 "eval_script: does not print the marker '>>>>> Start Test Output'; *",
             ),
-            ({"base_commit": "main; rm -rf /"}, "base_commit: 'main; rm -rf /' is not a commit; write its hash"),
+            (
+                {"base_commit": "main; rm -rf /"},
+                "base_commit: 'main; rm -rf /' is not a commit; write its whole hash",
+            ),
+            # What these names mean, the agent decides.
+            ({"base_commit": "HEAD"}, "base_commit: 'HEAD' is not a commit; write its whole hash"),
+            ({"base_commit": "0123456789ab"}, "base_commit: '0123456789ab' is not a commit; write its whole hash"),
+            ({"base_commit": ABSENT}, "base_commit: is missing, but test_patch changes 'tests/run.sh', *; add *"),
+            ({"base_commit": ""}, "base_commit: '' is no text; *"),
+            (
+                {
+                    "test_cmd": ABSENT,
+                    "eval_script": "echo '>>>>> Start Test Output'; t; echo '>>>>> End Test Output'",
+                },
+                "eval_script: does not print the start marker in a line before the end marker; *",
+            ),
+            (
+                {"test_cmd": ABSENT, "eval_script": ": '>>>>> End Test Output'\n: '>>>>> Start Test Output'\n"},
+                "eval_script: does not print the start marker in a line before the end marker; *",
+            ),
             ({"FAIL_TO_PASS": ABSENT}, "FAIL_TO_PASS: is missing; add it"),
             ({"FAIL_TO_PASS": []}, "FAIL_TO_PASS: names no test, so nothing would be graded; *"),
             ({"FAIL_TO_PASS": "[]"}, "FAIL_TO_PASS: names no test, so nothing would be graded; *"),

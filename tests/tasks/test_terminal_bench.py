@@ -20,6 +20,7 @@ from pytest_infranoise.tasks.errors import TaskError
 from pytest_infranoise.tasks.loaders import load as load_any
 from pytest_infranoise.tasks.terminal_bench import load
 from pytest_infranoise.trials.evidence import ArtefactStatus
+from pytest_infranoise.trials.pytest_summary import errors_met
 from pytest_infranoise.trials.pytest_summary import grade
 from tests.tasks.foreign import COMPOSE
 from tests.tasks.foreign import IMAGE
@@ -69,7 +70,8 @@ def test_a_task(tmp_path: Path) -> None:
     assert task.verifier.reads is Reads.PYTEST_SUMMARY
     assert [upload.target for upload in task.verifier.uploads] == ["/tests/run-tests.sh"]
     assert task.solution is not None
-    assert task.solution.command == "bash /oracle/solution.sh"
+    assert task.solution.command.endswith(" -l -i -c 'bash /oracle/solution.sh'")
+    assert task.verifier.command.endswith(" -l -i -c 'bash /tests/run-tests.sh'")
 
 
 def test_times_that_are_not_stated(tmp_path: Path) -> None:
@@ -296,6 +298,10 @@ def summary(*lines: str, last: str) -> str:
         (["PASSED t.py::test_a", "XPASS t.py::test_b"], "1 passed, 1 xpassed", 0, 2),
         (["PASSED t.py::test_a", "SKIPPED [1] t.py:3: no network"], "1 passed, 1 skipped", 1, 2),
         (["PASSED t.py::test_a"], "1 failed, 1 passed", 0, 1),
+        (["ERROR t.py - ImportError: no module"], "1 error", 0, 1),
+        (["ERROR t.py", "SKIPPED [1] u.py:3: no network"], "1 skipped, 1 error", 0, 2),
+        (["ERROR t.py", "ERROR u.py", "!!! Interrupted: 2 errors during collection !!!"], "2 errors", 0, 2),
+        ([], "2 warnings, 1 error", 0, 1),
     ],
 )
 def test_summaries(lines: list[str], last: str, reward: float, tests: int) -> None:
@@ -317,7 +323,9 @@ def test_colours_and_quiet_endings() -> None:
         (f"{HEAD}\nPASSED t.py::test_a\n", ArtefactStatus.MALFORMED),
         (f"{HEAD}\nPASSED t.py::test_a\nKilled\n", ArtefactStatus.MALFORMED),
         (summary(last="no tests ran"), ArtefactStatus.NO_TESTS),
-        (summary("ERROR t.py - ImportError: no module", last="1 error"), ArtefactStatus.NO_TESTS),
+        (summary("ERROR t.py - ImportError: no module", last="no tests ran"), ArtefactStatus.NO_TESTS),
+        (f"{HEAD}\nERROR t.py\n", ArtefactStatus.MALFORMED),
+        ("ImportError while loading conftest '/tests/conftest.py'.\n", ArtefactStatus.MISSING),
         (summary("SKIPPED [1] t.py:3: no network", last="1 skipped"), ArtefactStatus.NO_TESTS),
     ],
 )
@@ -329,6 +337,29 @@ def test_no_verdict_in_a_summary(text: str, status: ArtefactStatus) -> None:
 def test_any_text_is_no_pass(text: str) -> None:
     assert grade(text).reward != 1
     assert grade(f"{HEAD}\n{text}").reward != 1
+
+
+@pytest.mark.parametrize(
+    ("output", "last"),
+    [
+        ("1 error in 0.14s", "1 error in 0.14s"),
+        ("x\n=== \x1b[31m1 error\x1b[0m in 0.14s ===\r\nbye\n", "1 error in 0.14s"),
+        (
+            "== 1 failed, 3 passed, 12 errors in 61.00s (0:01:01) ==\n",
+            "1 failed, 3 passed, 12 errors in 61.00s (0:01:01)",
+        ),
+        ("1 error in 0.14s\n1 passed in 0.20s\n", None),
+        ("1 passed in 0.20s\n1 error in 0.14s\n", "1 error in 0.14s"),
+        ("1 error in 0.14s\nno tests ran in 0.01s\n", None),
+        ("1 failed, 2 passed in 0.1s\n", None),
+        ("  1 error in 0.14s\n", None),
+        ("there was 1 error in 0.14s\n", None),
+        ("", None),
+    ],
+)
+def test_errors_that_pytest_met(output: str, last: str | None) -> None:
+    found = errors_met(output)
+    assert (found and found.strip()) == (last and last.partition(" in ")[0])
 
 
 def test_real_summary(pytester: pytest.Pytester) -> None:

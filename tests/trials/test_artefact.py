@@ -49,6 +49,23 @@ def test_forms(text: str, status: str, reward: float | None) -> None:
     assert (artefact.status.value, artefact.reward) == (status, reward)
 
 
+@pytest.mark.parametrize(
+    ("text", "status", "reward"),
+    [
+        ('{"reward": 0, "nonce": "9f2c", "tests": 0}', "complete", 0.0),
+        ('{"reward": 0.5, "nonce": "9f2c", "tests": 0}', "no-tests", None),
+        ('{"reward": 1, "nonce": "9f2c", "tests": 0}', "no-tests", None),
+        ('{"reward": 0, "nonce": "beef", "tests": 0}', "wrong-nonce", None),
+        ('{"reward": 1, "nonce": "9f2c", "tests": 2}', "complete", 1.0),
+    ],
+)
+def test_no_test_ran_and_errors_were_met(text: str, status: str, reward: float | None) -> None:
+    artefact = parse_artefact(text.encode(), NONCE, "1 error")
+    assert (artefact.status.value, artefact.reward) == (status, reward)
+    assert ("pytest ended with: 1 error" in artefact.text) == (reward == 0)
+    assert artefact.source == ("the verdict and pytest's last line" if reward == 0 else "")
+
+
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

@@ -116,7 +116,15 @@ def test_harbor_work_before_the_deadline_counts(lab: Lab) -> None:
         (f"echo nan > {REWARD}.txt", "cannot be read"),
         (f"echo 1 > {REWARD}.txt; echo '{{' > {REWARD}.json", "cannot be read"),
         (f"echo 1 > {REWARD}.json", "cannot be read"),
-        (f"mkdir {REWARD}.txt", "wrote no verdict"),
+        (f"mkdir {REWARD}.txt", "cannot be read"),
+        (f"echo 1 > {REWARD}.txt; mkdir {REWARD}.json", "cannot be read"),
+        (f"echo 1 > {REWARD}.txt; ln -s reward.txt {REWARD}.json", "cannot be read"),
+        (
+            f"echo 1 > {REWARD}.txt; echo '{{\"reward\": 1}}' | tr '}}' , > {REWARD}.json; "
+            f"printf '\"more\": 0%070000d}}' 0 >> {REWARD}.json",
+            "cannot be read",
+        ),
+        (f'echo \'{{"style": 1, "speed": 1}}\' > {REWARD}.json', "cannot be read"),
     ],
 )
 def test_harbor_no_verdict_is_no_fail(lab: Lab, test: str, why: str) -> None:
@@ -216,6 +224,18 @@ def test_harbor_healthcheck(lab: Lab) -> None:
     assert "failed 3 times in a row: not yet" in never.summary
 
 
+def test_harbor_healthcheck_that_exceeds_its_time_is_killed(lab: Lab) -> None:
+    """With all of its session, and nothing else: what it started as a service goes on."""
+    hangs = "[ -e /tmp/n ] && exit 0; touch /tmp/n; setsid sleep 7002 & (exec -a x timeout 7001 sleep 7001) | cat"
+    check = f'[environment.healthcheck]\ninterval_sec = 0\ntimeout_sec = 1\nretries = 2\ncommand = "{hangs}"\n'
+    look = "for file in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$file; echo; done"
+    record = lab.do(f"{ANSWER}; {look}", harbor(lab, extra=check))
+    assert outcome(record) == PASS
+    assert "7001" not in lab.log("agent")
+    assert "infranoise-healthcheck" not in lab.log("agent")
+    assert "sleep 7002" in lab.log("agent")
+
+
 def test_harbor_files_beside_an_image_go_into_its_workdir(lab: Lab) -> None:
     task = harbor(lab)
     write(task.root, {"environment/data.txt": "here\n"})
@@ -238,6 +258,32 @@ def test_terminal_bench_pass_and_fail(lab: Lab) -> None:
     assert "test_answer" in failed.details["artefact"]["text"]
 
 
+def test_terminal_bench_tests_are_run_by_root_in_a_login_shell(lab: Lab) -> None:
+    """As in Terminal-Bench; the agent is the image's user, whose own profile is nobody's but its own."""
+    run = """#!/bin/bash
+say() { echo "=== short test summary info ==="; echo "$1 t.py::test_it"; echo "=== 1 $2 in 0.05s ==="; exit; }
+found="$(id -un) $(pwd) $FROM_PROFILE $FROM_BASHRC $SHELL $TERM $(cat /tests/test_outputs.py)"
+echo "found: $found"
+[ "$found" = "root /app p b /bin/bash screen def test_answer(): ..." ] && say PASSED passed || say FAILED failed
+"""
+    dockerfile = f"""FROM {IMAGE}
+RUN useradd --create-home --shell /bin/bash worker && mkdir /app && chown worker /app
+RUN echo 'export FROM_PROFILE=p' >>/root/.profile && echo 'export FROM_BASHRC=b; PS1=x' >>/root/.bashrc \
+    && echo '. /root/.bashrc' >>/root/.profile
+WORKDIR /app
+USER worker
+"""
+    root = terminal_bench_task(lab.path / "bench", run_tests=run)
+    task = loaded(write(root, {"Dockerfile": dockerfile}))
+    record = lab.do("id -un", task)
+    assert outcome(record) == PASS, lab.log("verifier")
+    assert lab.log("agent") == "worker\n"
+    write(root, {"run-tests.sh": run.replace("found: ", "wanted: ").replace("root /app", "nobody /app")})
+    summary = "=== short test summary info ===\nPASSED t.py::test_it\n=== 1 passed in 0.05s ==="
+    forge = f"for file in ~/.profile ~/.bash_profile ~/.bashrc; do echo 'echo \"{summary}\"; exit' >$file; done"
+    assert outcome(lab.do(forge, loaded(root), sample=1)) == fail(FailReason.TESTS_FAILED)
+
+
 def test_terminal_bench_oracle(lab: Lab) -> None:
     assert outcome(oracle(lab, bench(lab))) == PASS
 
@@ -254,7 +300,6 @@ def test_terminal_bench_memory(lab: Lab) -> None:
     [
         "echo 'E: Unable to fetch some archives'; exit 100",
         "echo '=== short test summary info ==='; echo 'PASSED a.py::test_one'; kill -9 $$",
-        "echo '=== short test summary info ==='; echo 'ERROR a.py - ImportError'; echo '== 1 error in 0.1s =='",
         "sleep 60",
     ],
 )

@@ -56,6 +56,11 @@ class TestGrade:
             (GOOD.replace("PASSED t::old", "ERROR t::old"), 1, "1 of 1 * 1 of 2 *; not: t::old (error)"),
             # A skipped test was not broken, but nothing was solved by skipping it.
             (GOOD.replace("PASSED t::new", "SKIPPED t::new"), 0, "*; not: t::new (skipped)"),
+            (
+                "== 1 error in 0.10s ==\n",
+                2,
+                "0 of 1 * 0 of 2 *; not: t::new (no result), * (the tests ended with: 1 error)",
+            ),
             ("ERROR t - SyntaxError\n", 2, "*; not: t::new (no result), t::old (no result), t::other (no result)"),
             ("PASSED t::old\nPASSED t::other\n", 0, "*; not: t::new (no result)"),
         ],
@@ -72,6 +77,9 @@ class TestGrade:
             ("error: patch failed", ArtefactStatus.MISSING, "the tests' output has no start: error: patch failed"),
             (f"{swebench.START}\n{GOOD}", ArtefactStatus.MISSING, "the tests' output has no end: *"),
             (printed("sh: pytest: not found\n", 127), ArtefactStatus.MALFORMED, "no test's result can be read: *"),
+            (printed("no tests ran in 0.1s\n", 5), ArtefactStatus.MALFORMED, "no test's result can be read: *"),
+            (printed("1 passed in 0.1s\n", 1), ArtefactStatus.MALFORMED, "no test's result can be read: *"),
+            (printed("1 error in 0.1s\n").partition(swebench.END)[0], ArtefactStatus.MISSING, "* no end: *"),
             (printed(GOOD, 3), ArtefactStatus.MALFORMED, "no test failed, but their exit status is 3: *"),
             (printed(GOOD, ""), ArtefactStatus.MALFORMED, "no test failed, but their exit status is not known: *"),
             # Tests do not know the nonce, and cannot say how they ended.
@@ -142,7 +150,13 @@ OWN = {
     "network": False,
     "pull": "never",
 }
-BY_SCRIPT = {"test_cmd": ABSENT, "eval_script": EVAL_SCRIPT % TEST_PATCH}
+SCRIPT = EVAL_SCRIPT % TEST_PATCH
+BY_SCRIPT = {"test_cmd": ABSENT, "eval_script": SCRIPT}
+STRICT = {**BY_SCRIPT, "eval_script": SCRIPT.replace("set -uxo", "set -euxo")}
+EXITS = {**BY_SCRIPT, "eval_script": SCRIPT.replace("sh tests/run.sh\n", ". tests/run.sh\n")}
+WAYS = pytest.mark.parametrize(
+    "changes", [{}, BY_SCRIPT, STRICT, EXITS], ids=["test_cmd", "eval_script", "set -e", "exit"]
+)
 FIX = "sed -i 's/ - / + /' add.sh"
 
 
@@ -204,6 +218,14 @@ class TestRestoredTests:
         assert self.grade(repository, base_commit=base).reward == 1.0
         assert "check test_zero" in (repository / "tests" / "run.sh").read_text()
 
+    def test_also_when_it_put_another_commit_in_the_place_of_the_base(self, repository: Path) -> None:
+        base = self.git(repository, "rev-parse", "HEAD")
+        (repository / "tests" / "run.sh").write_text("echo PASSED tests/run.sh::test_sum\n")
+        self.git(repository, "-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-q", "-a", "-m", "y")
+        self.git(repository, "replace", base, "HEAD")
+        (repository / "add.sh").write_text("echo 0\n")
+        assert self.grade(repository, base_commit=base).reward == 0.0
+
     def test_a_file_of_the_test_patch_that_the_agent_made_too(self, repository: Path) -> None:
         header = "diff --git a/tests/new b/tests/new\nnew file mode 100644\n--- /dev/null\n+++ b/tests/new\n"
         made = f"{header}@@ -0,0 +1 @@\n+x\n"
@@ -226,13 +248,13 @@ class TestRestoredTests:
 
 @pytest.mark.engine
 class TestTrials:
-    @pytest.mark.parametrize("changes", [{}, BY_SCRIPT], ids=["test_cmd", "eval_script"])
+    @WAYS
     def test_the_gold_patch_passes(self, lab: Lab, changes: dict[str, Any]) -> None:
         record = oracle(lab, loaded(lab, **changes))
         assert record.verdict is Verdict.PASS, record.summary
         assert record.details["artefact"]["tests"] == 2
 
-    @pytest.mark.parametrize("changes", [{}, BY_SCRIPT], ids=["test_cmd", "eval_script"])
+    @WAYS
     def test_doing_nothing_fails(self, lab: Lab, changes: dict[str, Any]) -> None:
         record = lab.do("true", loaded(lab, **changes))
         assert (record.verdict, record.reason) == (Verdict.FAIL, FailReason.TESTS_FAILED)
