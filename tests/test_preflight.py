@@ -145,6 +145,21 @@ def test_without_an_oracle_only_nop_is_run_and_that_is_said(pytester: pytest.Pyt
 
 
 @engine
+def test_a_nop_without_a_verdict_is_told_and_quarantines_nothing(pytester: pytest.Pytester, suite: Path) -> None:
+    """Its verifier says nothing at all where there is no answer."""
+    make_task(suite, "mute", verify='[ -e "$INFRANOISE_WORKDIR/answer.txt" ] || exit 3\n' + VERIFY)
+
+    result = pytester.runpytest_subprocess(*PREFLIGHT)
+
+    assert result.ret == 0
+    assert problems(last_run(pytester)) == {"mute": None}
+    result.stdout.fnmatch_lines(
+        ["infranoise: preflight: mute: nop did not show that doing nothing does not pass: verifier-error: *"]
+    )
+    result.stdout.fnmatch_lines(["*with less than oracle and nop: mute*"])
+
+
+@engine
 def test_when_no_task_is_fit_nothing_is_measured_and_that_is_not_green(
     pytester: pytest.Pytester, suite: Path
 ) -> None:

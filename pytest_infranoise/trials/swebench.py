@@ -67,7 +67,8 @@ def grade(output: str, options: Mapping[str, Any], nonce: str) -> Artefact:
         f"PASS_TO_PASS passed{_names(missed + broken)}{f' (the tests ended with: {errors})' if errors else ''}"
     )
     reward = 0.0 if missed or broken else 1.0
-    return Artefact(ArtefactStatus.COMPLETE, reward, len(fixed) + len(kept), text[:MAX_TEXT])
+    source = "" if errors is None else "the tests' last line"
+    return Artefact(ArtefactStatus.COMPLETE, reward, len(fixed) + len(kept), text[:MAX_TEXT], source)
 
 
 def _missed(tests: Sequence[str], results: Mapping[str, Status], good: frozenset[Status]) -> list[str]:

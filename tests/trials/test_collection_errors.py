@@ -82,7 +82,6 @@ def test_errors_at_collection_are_the_agent_s_fail(
     assert status == pytest.ExitCode.INTERRUPTED
     record = do(lab, run, status)
     assert outcome(record) == fail(FailReason.TESTS_FAILED), record.summary
-    assert record.details["artefact"]["source"] != "reward.txt"
 
 
 @pytest.mark.parametrize("do", [by_native, by_harbor, by_swebench])
@@ -92,6 +91,7 @@ def test_pytest_s_last_line_is_enough(lab: Lab, tmp_path: Path, do: Callable[[La
     record = do(lab, run, status)
     assert outcome(record) == fail(FailReason.TESTS_FAILED), record.summary
     assert "ended with: 1 error" in record.details["artefact"]["text"]
+    assert record.details["artefact"]["source"].endswith("last line")  # weak evidence, and marked so
 
 
 @FORMATS

@@ -119,11 +119,7 @@ def test_harbor_work_before_the_deadline_counts(lab: Lab) -> None:
         (f"mkdir {REWARD}.txt", "cannot be read"),
         (f"echo 1 > {REWARD}.txt; mkdir {REWARD}.json", "cannot be read"),
         (f"echo 1 > {REWARD}.txt; ln -s reward.txt {REWARD}.json", "cannot be read"),
-        (
-            f"echo 1 > {REWARD}.txt; echo '{{\"reward\": 1}}' | tr '}}' , > {REWARD}.json; "
-            f"printf '\"more\": 0%070000d}}' 0 >> {REWARD}.json",
-            "cannot be read",
-        ),
+        (f"echo 1 > {REWARD}.txt; printf '{{\"reward\": 1%70000s}}' '' > {REWARD}.json", "cannot be read"),
         (f'echo \'{{"style": 1, "speed": 1}}\' > {REWARD}.json', "cannot be read"),
     ],
 )

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_infranoise.trials.suite_output import PARSERS
 from pytest_infranoise.trials.suite_output import Status
+from pytest_infranoise.trials.suite_output import errors_met
 from pytest_infranoise.trials.suite_output import status_of
 
 PYTEST = """\
@@ -148,3 +152,32 @@ def test_names_that_were_cut(test: str, status: Status | None) -> None:
 def test_any_output_can_be_read(output: str) -> None:
     for parse in PARSERS.values():
         assert all(name.strip() for name in parse(output))
+
+
+def test_errors_that_unittest_met() -> None:
+    """As the unittest of today prints them."""
+    argv = [sys.executable, "-m", "unittest", "no_such_module_here"]
+    printed = subprocess.run(argv, stderr=subprocess.PIPE, text=True, timeout=60).stderr
+    assert (errors_met(printed) or "").endswith("FAILED (errors=1)")
+    assert errors_met(printed.replace("FAILED (errors=1)", "FAILED (failures=1)")) is None
+    assert errors_met(printed.partition("FAILED (")[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("output", "met"),
+    [
+        ("Ran 3 tests in 0.1s\n\nFAILED (failures=1, errors=2, skipped=1)\n", True),
+        ("Ran 0 tests in 0.0s\n\nOK\n", False),
+        ("Ran 0 tests in 0.0s\n\nNO TESTS RAN\n", False),
+        ("Ran 3 tests in 0.1s\n\nFAILED (errors=0)\n", False),
+        ("FAILED (errors=1)\n", False),
+        ("=== tests finished: 0 passed, 2 exceptions, in 0.10 seconds ===\n", True),
+        ("=== tests finished: 4 passed, 1 failed, in 0.10 seconds ===\n", False),
+        ("=== tests finished: 4 passed, in 0.10 seconds ===\n", False),
+        ("===== 1 error in 0.10s =====\n", True),
+        ("===== no tests ran in 0.10s =====\n", False),
+        ("sh: pytest: not found\n", False),
+    ],
+)
+def test_last_words_that_count_errors(output: str, met: bool) -> None:
+    assert (errors_met(f"noise\n{output}") is not None) == met
