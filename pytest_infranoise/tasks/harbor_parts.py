@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from pytest_infranoise.model import Healthcheck
@@ -25,6 +26,11 @@ TESTS = "/tests"
 SOLUTION = "/solution"
 CTRF = "/logs/verifier/ctrf.json"
 REWARDS = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
+
+_PYTEST = re.compile(r"(?:^|[\s/&;|(])py\.?test(?=$|[\s;)])")
+_INSTALLS = re.compile(r"^\s*#|\binstall\b|\buv add\b")
+_HIDES = re.compile(r"[>|`]|\$\(|-qq|--quiet|no:terminal")
+_SHOWS = re.compile(r"2>&1|\|\|")
 
 
 def image_of(environment: Table, root: Path) -> tuple[str | None, Path | None, Path | None]:
@@ -97,8 +103,20 @@ def verifier_of(top: Table, root: Path) -> Verifier | None:
         executable=f"{TESTS}/test.sh",
         stale=(*REWARDS, CTRF),
         reads=Reads.REWARD_FILES,
-        options={"files": list(REWARDS), "ctrf": CTRF, "writes_ctrf": "--ctrf" in script and CTRF in script},
+        options={
+            "files": list(REWARDS),
+            "ctrf": CTRF,
+            "writes_ctrf": "--ctrf" in script and CTRF in script,
+            "shows_pytest": _shows_pytest(script),
+        },
     )
+
+
+def _shows_pytest(script: str) -> bool:
+    """Whether a test script calls pytest so that its last line reaches the script's own output."""
+    lines = script.replace("\\\n", " ").splitlines()
+    calls = [line for line in lines if _PYTEST.search(line) and not _INSTALLS.search(line)]
+    return bool(calls) and not any(_HIDES.search(_SHOWS.sub("", line)) for line in calls) and "exec >" not in script
 
 
 def solution_of(top: Table, root: Path) -> Solution | None:

@@ -44,7 +44,17 @@ _RESTORE = """\
 if command -v git >/dev/null; then
     {git} rev-parse -q --verify {commit}'^{{commit}}' >/dev/null || {{
         echo "the repository in $INFRANOISE_WORKDIR has no commit {commit}"; exit 1; }}
-    {git} checkout -q {commit} -- {paths} || exit 1
+    # A checkout does what the repository is configured to: filters, hooks, nothing for files that look unchanged.
+    restore() {{
+        mode=$({git} ls-tree {commit} -- "$1") mode=${{mode%% *}}
+        rm -rf -- "$1" && mkdir -p -- "$(dirname -- "$1")" || return 1
+        case $mode in
+            120000) ln -s -- "$({git} cat-file blob "{commit}:./$1")" "$1" ;;
+            100*) {git} cat-file blob "{commit}:./$1" >"$1" && chmod "${{mode#100}}" "$1" ;;
+            *) echo "commit {commit} has no file $1"; return 1 ;;
+        esac
+    }}
+    for path in {paths}; do restore "$path" || exit 1; done
 fi
 """
 # A replaced object would be another commit under the same hash.

@@ -25,6 +25,11 @@ _WORDS = "passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?|rer
 _LAST = re.compile(
     rf"^=* ?((?:\d+ (?:{_WORDS})(?:, )?)+|no tests ran) in \d[\d.]*s(?: \([\d:, a-z]+\))? ?=*[ \r]*$"
 )
+# What stands between exclamation marks ended the run before its tests did; these two follow from counted results.
+_STOPPED = re.compile(
+    r"^!{3,} (?!(?:\S+\.)?(?:Interrupted: )?(?:\d+ errors? during collection|stopping after \d+ failures?) !)"
+    r"(.+?) !{3,}[ \r]*$"
+)
 _COUNT = re.compile(r"(\d+) (failed|error)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -34,7 +39,16 @@ _GOOD = frozenset({"PASSED", "SKIPPED", "XFAIL"})
 
 def read(reading: Reading) -> Artefact:
     """Return the verdict in what the verifier's command printed."""
-    return grade(reading.text())
+    artefact = grade(reading.text())
+    if reading.cut and artefact.reward:
+        # A failure may stand in the part that was not kept.
+        return _none(ArtefactStatus.MALFORMED, "the verifier printed more than is kept", reading.text())
+    return artefact
+
+
+def ended(output: str) -> bool:
+    """Whether pytest's last line is in an output: it ran to its end, whatever it found."""
+    return any(_LAST.match(line) for line in _COLOURS.sub("", output).splitlines())
 
 
 def grade(output: str) -> Artefact:
@@ -52,6 +66,9 @@ def grade(output: str) -> Artefact:
     if not counted and not any(_is_test(name, status) for name, status in results.items()):
         return _none(ArtefactStatus.NO_TESTS, "no test ran", output)
     failed = [name for name, status in results.items() if status not in _GOOD]
+    stopped = next((match[1] for line in lines if (match := _STOPPED.match(line))), None)
+    if stopped is not None and not failed and not counted:
+        return _none(ArtefactStatus.MALFORMED, f"pytest was stopped before its end ({stopped})", output)
     reward = 0.0 if failed or counted else 1.0
     tests = len(results) or counted
     text = f"{len(results) - len(failed)} of {tests} tests passed"

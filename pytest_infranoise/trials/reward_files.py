@@ -1,9 +1,9 @@
 """Reads a verdict from the reward files of Harbor: ``reward.json``, which wins, or ``reward.txt``.
 
 The test script's exit status says nothing, as in Harbor. A file that is missing, empty or not what it should be
-is no verdict, and neither is a 0 of a script whose test tool should have left a report and did not: then the tests
-never ran. A report of no tests is one more of those, unless pytest's last line in the script's output counts
-errors: then the tests were tried, and could not be imported with what the agent left.
+is no verdict, and neither is a 0 of a script whose test tool should have left a report, or its last line, and did
+not: then the tests never ran. A report of no tests is one more of those, unless pytest's last line in the script's
+output counts errors: then the tests were tried, and could not be imported with what the agent left.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import TypeGuard
 
 from pytest_infranoise.sandboxes.protocol import FileMissing
 from pytest_infranoise.sandboxes.protocol import FileUnfit
@@ -21,6 +22,7 @@ from pytest_infranoise.trials.artefact import without_tests
 from pytest_infranoise.trials.evidence import MAX_TEXT
 from pytest_infranoise.trials.evidence import Artefact
 from pytest_infranoise.trials.evidence import ArtefactStatus
+from pytest_infranoise.trials.pytest_summary import ended
 from pytest_infranoise.trials.pytest_summary import errors_met
 
 if TYPE_CHECKING:
@@ -32,20 +34,38 @@ _DIGITS = 1000  # no number that anybody means has more
 
 
 def read(reading: Reading) -> Artefact:
-    """Return the verdict in the container's reward files; options are ``files``, ``ctrf`` and ``writes_ctrf``."""
+    """Return the verdict in the container's reward files.
+
+    Options are ``files``, ``ctrf``, and what the test script makes pytest leave: ``writes_ctrf``, ``shows_pytest``.
+    """
     artefact = _reward(reading, reading.options["files"])
     if artefact.reward is None:
         return artefact
-    tests = _tests(reading, reading.options["ctrf"])
+    try:
+        tests = _tests(reading.read(reading.options["ctrf"], _MAX_REPORT))
+        left = tests is not None
+    except FileMissing as error:
+        # One that is too long to be read is there.
+        tests, left = None, isinstance(error, FileUnfit)
     errors = errors_met(reading.text()) if tests == 0 and artefact.reward <= 0 else None
     if errors is not None:
         return without_tests(artefact, errors)
     if tests == 0:
         return replace(artefact, status=ArtefactStatus.NO_TESTS, reward=None, tests=0)
-    if tests is None and artefact.reward <= 0 and reading.options["writes_ctrf"]:
-        text = f"{artefact.text.strip()} (but the test tool left no report: its tests did not run)"
+    lacking = None if left or artefact.reward > 0 else _lacking(reading)
+    if lacking is not None:
+        text = f"{artefact.text.strip()} (but the test tool left no {lacking}: its tests did not run)"
         return replace(artefact, status=ArtefactStatus.NO_TESTS, reward=None, text=text[:MAX_TEXT])
     return replace(artefact, tests=tests)
+
+
+def _lacking(reading: Reading) -> str | None:
+    """Return what pytest would have left, had it been started; None when it is there, or would not be."""
+    if reading.options["writes_ctrf"]:
+        return "report"
+    if reading.options["shows_pytest"] and not ended(reading.text()):
+        return "last line of pytest"
+    return None
 
 
 def _reward(reading: Reading, files: list[str]) -> Artefact:
@@ -100,12 +120,17 @@ def _is_number(value: Any) -> bool:
         return False
 
 
-def _tests(reading: Reading, report: str) -> int | None:
-    """Return how many tests a report in the common test report format (CTRF) counts; None when there is none."""
+def _tests(report: bytes) -> int | None:
+    """Return how many tests ran by a report in the common test report format (CTRF); None when it says nothing."""
     try:
-        data = json.loads(reading.read(report, _MAX_REPORT))
-        summary: Mapping[str, Any] = data["results"]["summary"]
-        tests = summary["tests"]
-    except (FileMissing, ValueError, KeyError, TypeError, RecursionError):
+        summary: Mapping[str, Any] = json.loads(report)["results"]["summary"]
+        tests, skipped = summary["tests"], summary.get("skipped", 0)
+    except (AttributeError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return tests if isinstance(tests, int) and not isinstance(tests, bool) and tests >= 0 else None
+    if not (_is_count(tests) and _is_count(skipped)):
+        return None
+    return max(tests - skipped, 0)
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

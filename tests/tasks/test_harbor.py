@@ -373,6 +373,30 @@ def test_only_known_places_are_looked_at_for_reports(tmp_path: Path) -> None:
     assert loaded(harbor_task(tmp_path / "b", test=test)).verifier.options["writes_ctrf"] is True
 
 
+@pytest.mark.parametrize(
+    ("line", "shows"),
+    [
+        ("pytest /tests/test_outputs.py -rA", True),
+        ("uvx --with pytest==8.4.1 pytest /tests/test_outputs.py", True),
+        ("if ! python3 -m pytest -q tests; then", True),
+        ("pytest tests 2>&1 || status=1", True),
+        ("uvx \\\n  -p 3.13 \\\n  pytest tests", True),
+        ("pytest tests > /logs/verifier/out.txt", False),
+        ("pytest tests | tail -1", False),
+        ("pytest -qq tests", False),
+        ("found=$(pytest tests)", False),
+        ("pip install pytest", False),
+        ("# pytest tests", False),
+        ("uvx --with pytest==8.4.1 \\\n  pytest tests &> log", False),
+        ("python3 /tests/check.py", False),
+        ("exec > /logs/verifier/out.txt\npytest tests", False),
+    ],
+)
+def test_whether_pytest_s_last_line_would_be_seen(tmp_path: Path, line: str, shows: bool) -> None:
+    task = loaded(harbor_task(tmp_path / "a", test=f"#!/bin/bash\n{line}\n"))
+    assert task.verifier.options["shows_pytest"] is shows
+
+
 def test_variables_that_are_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOT_SET_HERE", raising=False)
     extra = '[environment.env]\nA = "${NOT_SET_HERE}"\nB = "${NOT_SET_HERE:-x}"\nC = "a ${NOT_SET_HERE}"\n'

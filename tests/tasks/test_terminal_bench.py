@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,8 @@ from pytest_infranoise.tasks.terminal_bench import load
 from pytest_infranoise.trials.evidence import ArtefactStatus
 from pytest_infranoise.trials.pytest_summary import errors_met
 from pytest_infranoise.trials.pytest_summary import grade
+from pytest_infranoise.trials.pytest_summary import read
+from pytest_infranoise.trials.readers import Reading
 from tests.tasks.foreign import COMPOSE
 from tests.tasks.foreign import IMAGE
 from tests.tasks.foreign import TERMINAL_BENCH
@@ -380,3 +383,35 @@ def test_real_summary(pytester: pytest.Pytester) -> None:
     assert (artefact.reward, artefact.tests) == (0, 4)
     assert artefact.text == "3 of 4 tests passed; not: test_it.py::test_bad"
     assert grade(pytester.runpytest_subprocess("-rA", "-k", "good").stdout.str()).reward == 1
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        "raise KeyboardInterrupt",
+        "import os, signal; os.kill(os.getpid(), signal.SIGINT)",
+        "import pytest; pytest.exit('bye', returncode=0)",
+        "import pytest; pytest.exit('bye')",
+    ],
+)
+def test_a_run_that_was_stopped_is_no_pass(pytester: pytest.Pytester, stop: str) -> None:
+    pytester.makepyfile(f"def test_a(): pass\ndef test_b():\n    {stop}\ndef test_c(): assert 0\n")
+    output = pytester.runpytest_subprocess("-rA", "-p", "no:infranoise").stdout.str()
+    assert "1 passed" in output
+    artefact = grade(output)
+    assert (artefact.status, artefact.reward) == (ArtefactStatus.MALFORMED, None)
+
+
+@pytest.mark.parametrize("options", [["-x"], ["--maxfail=1"], []])
+def test_a_run_that_failures_stopped_is_a_fail(pytester: pytest.Pytester, options: list[str]) -> None:
+    pytester.makepyfile("def test_a(): pass\ndef test_b(): assert 0\ndef test_c(): pass\n")
+    assert grade(pytester.runpytest_subprocess("-rA", "-p", "no:infranoise", *options).stdout.str()).reward == 0
+
+
+def test_a_pass_needs_the_whole_output() -> None:
+    sandbox: Any = None
+    output = summary("PASSED t::a", last="1 passed").encode()
+    assert read(Reading(sandbox, "", "", output)).reward == 1
+    assert read(Reading(sandbox, "", "", output, cut=True)).status is ArtefactStatus.MALFORMED
+    failed = summary("FAILED t::a", last="1 failed").encode()
+    assert read(Reading(sandbox, "", "", failed, cut=True)).reward == 0

@@ -186,6 +186,38 @@ def test_harbor_a_zero_without_the_report_of_the_tests(lab: Lab) -> None:
     assert failed.details["artefact"]["tests"] == 3
 
 
+def test_harbor_a_report_of_skipped_tests(lab: Lab) -> None:
+    """pytest ends with 0 when everything was skipped, and so the script writes a 1."""
+    report = "/logs/verifier/ctrf.json"
+    summary = '{"results": {"summary": {"tests": 2, "skipped": %d}}}'
+    run = f"echo '{summary}' > {report}; echo 1 > {REWARD}.txt"
+    record = lab.do("exit 0", harbor(lab, run % 2))
+    verifier_error(record)
+    assert "ran no test" in record.summary
+    some = lab.do("exit 0", harbor(lab, run % 1), sample=1)
+    assert outcome(some) == PASS
+    assert some.details["artefact"]["tests"] == 1
+
+
+def test_harbor_a_report_that_is_too_long_to_read_is_there(lab: Lab) -> None:
+    report = "/logs/verifier/ctrf.json"
+    run = f"# pytest --ctrf {report}\nhead -c 17000000 /dev/zero > {report}; echo 0 > {REWARD}.txt"
+    assert outcome(lab.do("exit 0", harbor(lab, run))) == fail(FailReason.TESTS_FAILED)
+
+
+def test_harbor_a_zero_without_pytest_s_last_line(lab: Lab) -> None:
+    """No report was asked for; whether pytest was ever started shows in what it prints."""
+    run = f"if %s; then echo 1 > {REWARD}.txt; else echo 0 > {REWARD}.txt; fi"
+    record = lab.do("exit 0", harbor(lab, run % "no-such-runner pytest /tests/test_outputs.py"))
+    verifier_error(record)
+    assert "no last line of pytest" in record.summary
+    pytest = "pytest() { echo '== 1 failed in 0.10s =='; false; }\n"
+    failed = lab.do("exit 0", harbor(lab, pytest + run % "pytest /tests/test_outputs.py"), sample=1)
+    assert outcome(failed) == fail(FailReason.TESTS_FAILED)
+    hidden = lab.do("exit 0", harbor(lab, run % "no-such-runner pytest -qq /tests"), sample=2)
+    assert outcome(hidden) == fail(FailReason.TESTS_FAILED)
+
+
 def test_harbor_users_and_workdir(lab: Lab) -> None:
     toml = HARBOR.replace("[agent]", '[agent]\nuser = "nobody"').replace(
         "[environment]", '[environment]\nworkdir = "/tmp"'

@@ -44,6 +44,13 @@ def printed(suite: str, status: int | str = 0) -> str:
 
 
 class TestGrade:
+    @pytest.mark.parametrize(
+        ("parser", "line"), [("pytest-progress", "build ERROR"), ("unittest", "ERROR: Could not connect")]
+    )
+    def test_errors_of_what_starts_the_tests_are_no_result(self, parser: str, line: str) -> None:
+        artefact = grade(printed(f"{line}\n", 1), {**OPTIONS, "parser": parser}, NONCE)
+        assert (artefact.status, artefact.reward) == (ArtefactStatus.MALFORMED, None)
+
     def test_everything_passed(self) -> None:
         artefact = grade(printed(GOOD), OPTIONS, NONCE)
         assert (artefact.status, artefact.reward, artefact.tests) == (ArtefactStatus.COMPLETE, 1.0, 3)
@@ -61,7 +68,16 @@ class TestGrade:
                 2,
                 "0 of 1 * 0 of 2 *; not: t::new (no result), * (the tests ended with: 1 error)",
             ),
-            ("ERROR t - SyntaxError\n", 2, "*; not: t::new (no result), t::old (no result), t::other (no result)"),
+            (
+                "ERROR t - SyntaxError\n== 1 error in 0.10s ==\n",
+                2,
+                "*; not: t::new (no result), t::old (no result), t::other (no result) (*1 error)",
+            ),
+            (
+                "ERROR t::new - fixture\nSKIPPED t::old\n== 1 skipped, 1 error in 0.10s ==\n",
+                1,
+                "*; not: t::new (error), t::other (no result) (*1 skipped, 1 error)",
+            ),
             ("PASSED t::old\nPASSED t::other\n", 0, "*; not: t::new (no result)"),
         ],
     )
@@ -77,6 +93,16 @@ class TestGrade:
             ("error: patch failed", ArtefactStatus.MISSING, "the tests' output has no start: error: patch failed"),
             (f"{swebench.START}\n{GOOD}", ArtefactStatus.MISSING, "the tests' output has no end: *"),
             (printed("sh: pytest: not found\n", 127), ArtefactStatus.MALFORMED, "no test's result can be read: *"),
+            # Not the tests' errors, but of what should have started them.
+            *(
+                (printed(f"{line}\n", 1), ArtefactStatus.MALFORMED, "no test's result can be read: *")
+                for line in (
+                    "pytest: command not found\nERROR conda.cli.main_run:execute(49): `conda run pytest` failed.",
+                    "ERROR    tox:main.py:3 no such env",
+                    "ERROR tests/test_x.py - killed before the last line",
+                    "SKIPPED t::new\nSKIPPED t::old\n== 2 skipped in 0.10s ==",
+                )
+            ),
             (printed("no tests ran in 0.1s\n", 5), ArtefactStatus.MALFORMED, "no test's result can be read: *"),
             (printed("1 passed in 0.1s\n", 1), ArtefactStatus.MALFORMED, "no test's result can be read: *"),
             (printed("1 error in 0.1s\n").partition(swebench.END)[0], ArtefactStatus.MISSING, "* no end: *"),
@@ -225,6 +251,46 @@ class TestRestoredTests:
         self.git(repository, "replace", base, "HEAD")
         (repository / "add.sh").write_text("echo 0\n")
         assert self.grade(repository, base_commit=base).reward == 0.0
+
+    def test_also_when_git_is_made_to_see_no_change(self, repository: Path) -> None:
+        base, file = self.git(repository, "rev-parse", "HEAD"), repository / "tests" / "run.sh"
+        before, size = file.stat(), file.stat().st_size
+        self.git(repository, "config", "core.trustctime", "false")
+        self.git(repository, "update-index", "--assume-unchanged", "tests/run.sh")
+        file.write_text("echo PASSED tests/run.sh::test_sum\n".ljust(size))
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        (repository / "add.sh").write_text("echo 0\n")
+        assert self.grade(repository, base_commit=base).reward == 0.0
+
+    @pytest.mark.parametrize("how", ["filter", "hook", "link", "directory"])
+    def test_also_when_restoring_is_made_to_do_something_else(self, repository: Path, how: str) -> None:
+        base, file = self.git(repository, "rev-parse", "HEAD"), repository / "tests" / "run.sh"
+        forged = "echo PASSED tests/run.sh::test_sum"
+        file.unlink()
+        match how:
+            case "filter":
+                (repository / ".git" / "info" / "attributes").write_text("* filter=x\n")
+                self.git(repository, "config", "filter.x.smudge", f"cat >/dev/null; echo {forged!r}")
+            case "hook":
+                hook = repository / ".git" / "hooks" / "post-checkout"
+                hook.write_text(f"#!/bin/sh\necho {forged!r} > tests/run.sh\n")
+                hook.chmod(0o755)
+            case "link":
+                file.symlink_to("/dev/null")
+            case "directory":
+                file.mkdir()
+        (repository / "add.sh").write_text("echo 0\n")
+        assert self.grade(repository, base_commit=base).reward == 0.0
+        assert "check test_zero" in file.read_text()
+
+    def test_a_file_that_may_be_run_still_may(self, repository: Path) -> None:
+        file = repository / "tests" / "run.sh"
+        file.chmod(0o755)
+        self.git(repository, "-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-q", "-a", "-m", "y")
+        base = self.git(repository, "rev-parse", "HEAD")
+        file.chmod(0o600)
+        assert self.grade(repository, base_commit=base).reward == 1.0
+        assert file.stat().st_mode & 0o777 == 0o755
 
     def test_a_file_of_the_test_patch_that_the_agent_made_too(self, repository: Path) -> None:
         header = "diff --git a/tests/new b/tests/new\nnew file mode 100644\n--- /dev/null\n+++ b/tests/new\n"
