@@ -30,7 +30,7 @@ REWARDS = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
 _PYTEST = re.compile(r"(?:^|[\s/&;|(])py\.?test(?=$|[\s;)])")
 _INSTALLS = re.compile(r"^\s*#|\binstall\b|\buv add\b")
 _HIDES = re.compile(r"[>|`]|\$\(|-qq|--quiet|no:terminal")
-_SHOWS = re.compile(r"2>&1|\|\|")
+_ENDS = re.compile(r"\n|;|&&|\|\|")
 
 
 def image_of(environment: Table, root: Path) -> tuple[str | None, Path | None, Path | None]:
@@ -114,9 +114,9 @@ def verifier_of(top: Table, root: Path) -> Verifier | None:
 
 def _shows_pytest(script: str) -> bool:
     """Whether a test script calls pytest so that its last line reaches the script's own output."""
-    lines = script.replace("\\\n", " ").splitlines()
-    calls = [line for line in lines if _PYTEST.search(line) and not _INSTALLS.search(line)]
-    return bool(calls) and not any(_HIDES.search(_SHOWS.sub("", line)) for line in calls) and "exec >" not in script
+    commands = _ENDS.split(script.replace("\\\n", " ").replace("2>&1", ""))
+    calls = [command for command in commands if _PYTEST.search(command) and not _INSTALLS.search(command)]
+    return bool(calls) and not any(map(_HIDES.search, calls)) and "exec >" not in script
 
 
 def solution_of(top: Table, root: Path) -> Solution | None:

@@ -25,11 +25,10 @@ GOLD_PATCH = "/infranoise/agent/gold.patch"
 RUN = f'exec "$(command -v bash || command -v sh)" {SCRIPT}'
 
 # `patch` takes what `git apply` finds too inexact, as SWE-bench does with the patches of models.
-_APPLY = (
-    "command -v git >/dev/null && git -c safe.directory='*' apply --whitespace=nowarn {0} || "
-    "patch --batch --fuzz=5 -p1 -i {0}"
-)
-GOLD_COMMAND = _APPLY.format(GOLD_PATCH)
+_APPLY = "command -v git >/dev/null && {1} apply --whitespace=nowarn {0} || patch --batch --fuzz=5 -p1 -i {0}"
+GOLD_COMMAND = _APPLY.format(GOLD_PATCH, "git -c safe.directory='*'")
+# As outside of any repository: one that the agent had may filter what is written into its files.
+_ALONE = "GIT_DIR=/dev/null GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 git"
 
 _BEGIN = """\
 exec 2>&1
@@ -99,7 +98,7 @@ def command_script(commands: Sequence[str], test_files: Touched | None, base_com
     """
     parts = [_BEGIN, 'cd "$INFRANOISE_WORKDIR" || exit 1\n']
     if test_files is not None:
-        parts += [_restore(test_files, base_commit), f"{{ {_APPLY.format(TEST_PATCH)}; }} || {{\n"]
+        parts += [_restore(test_files, base_commit), f"{{ {_APPLY.format(TEST_PATCH, _ALONE)}; }} || {{\n"]
         parts += ['    echo "the test patch does not apply"; exit 1; }\n']
     # In one subshell: what one command sets up, the next one needs.
     runs = "".join(f"{{ {command}\n}} || infranoise_status=$?\n" for command in commands)

@@ -210,7 +210,7 @@ def test_harbor_a_zero_without_pytest_s_last_line(lab: Lab) -> None:
     run = f"if %s; then echo 1 > {REWARD}.txt; else echo 0 > {REWARD}.txt; fi"
     record = lab.do("exit 0", harbor(lab, run % "no-such-runner pytest /tests/test_outputs.py"))
     verifier_error(record)
-    assert "no last line of pytest" in record.summary
+    assert "no last line of pytest" in record.details["artefact"]["text"]
     pytest = "pytest() { echo '== 1 failed in 0.10s =='; false; }\n"
     failed = lab.do("exit 0", harbor(lab, pytest + run % "pytest /tests/test_outputs.py"), sample=1)
     assert outcome(failed) == fail(FailReason.TESTS_FAILED)
