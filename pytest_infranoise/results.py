@@ -1,8 +1,8 @@
 """What an analysis found, as pure data: the values that every report and every gate reads.
 
 Rates are macro averages (the mean over tasks of each task's rate) over trials that have a record, deltas are
-paired by task, both as proportions with 95 % intervals that describe these tasks. Apart from ``analysis``, which
-fills them, so that gates and command line can talk about results without loading numpy.
+paired by task, both as proportions. Every interval is at the level and for the target that ``Design`` states. Apart
+from ``analysis``, which fills them, so that gates and command line can talk about results without loading numpy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,40 @@ from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Flag
 
 if TYPE_CHECKING:
+    from pytest_infranoise.findings import Calibration
+    from pytest_infranoise.findings import Drift
+    from pytest_infranoise.findings import Interaction
+    from pytest_infranoise.findings import Movers
+    from pytest_infranoise.findings import Planner
+    from pytest_infranoise.findings import Trends
+    from pytest_infranoise.stats.counts import Target
+    from pytest_infranoise.stats.decomposition import Accounting
+    from pytest_infranoise.stats.decomposition import Decomposition
+    from pytest_infranoise.stats.equivalence import Equivalence
     from pytest_infranoise.stats.rates import Interval
+    from pytest_infranoise.stats.variants import ScoreVariants
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """What was decided before the run, and holds for every number that is made from it.
+
+    Args:
+        margin: the score difference, as a proportion, below which two configs count as the same.
+        alpha: significance level; intervals are at level 1 - alpha, those of equivalence at 1 - 2 alpha.
+        min_cut: the share of the baseline's infra-errors that a ceiling must remove to be worth choosing.
+        target: what intervals cover, ``benchmark`` (these tasks) or ``population`` (tasks like these).
+    """
+
+    margin: float = 0.03
+    alpha: float = 0.05
+    min_cut: float = 0.5
+    target: Target = "benchmark"
+
+    @property
+    def conf(self) -> float:
+        """The level of intervals."""
+        return 1.0 - self.alpha
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +71,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A macro average as a proportion, with its 95 % interval for these tasks.
+    """A macro average as a proportion, with its interval.
 
     ``events`` of ``trials`` are the plain counts behind it and ``tasks`` the tasks that have trials. Without
     any trial ``value`` is None and the interval is all of [0, 1].
@@ -70,11 +103,64 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """Smallest, middle and largest of some measurements, and how many there are."""
+
+    number: int
+    smallest: float
+    median: float
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskUsage:
+    """What the trials of one task under one config used; None where nothing was measured.
+
+    Args:
+        trials: those with any measurement of memory.
+        peak: the highest peak in bytes, page cache included.
+        anonymous: the highest sample of anonymous plus shared memory in bytes, the lower bound of what it needs.
+        kills: trials in which the kernel killed a process for memory.
+        seconds: the longest trial.
+    """
+
+    trials: int
+    peak: int | None
+    anonymous: int | None
+    kills: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the trials of a config used: per task, and over all trials.
+
+    Args:
+        tasks: by name, only tasks that have records.
+        peak: bytes per trial, page cache included.
+        anonymous: bytes per trial, the highest sample of anonymous plus shared memory.
+        seconds: of whole trials.
+        agent_seconds: of the agent's phase.
+        throttled: share of CPU periods in which the agent was throttled, per trial that could tell.
+    """
+
+    tasks: Mapping[str, TaskUsage]
+    peak: Spread | None
+    anonymous: Spread | None
+    seconds: Spread | None
+    agent_seconds: Spread | None
+    throttled: Spread | None
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigResult:
     """What one agent did under one resource config.
 
     ``cells`` has an entry for every task that was planned. ``score`` counts infra-errors as not passed;
-    ``excluded`` leaves them out, and with them the ``only_infra`` tasks that had nothing else.
+    ``excluded`` leaves them out, and with them the ``only_infra`` tasks that had nothing else. ``naive_score`` is
+    the interval of ``score`` as if all trials were alike, for comparison. ``within_task_variance`` is the mean
+    p(1-p) of one trial given its task, ``icc`` the share of a trial's variance that lies between tasks; both None
+    where no task has two samples, ``icc`` also where all trials agree.
     """
 
     config: str
@@ -87,6 +173,11 @@ class ConfigResult:
     timeouts: Timeouts
     flags: Mapping[Flag, int]
     survived_kills: int  # passes in which the kernel killed some process for memory
+    naive_score: Interval
+    variants: ScoreVariants  # nan where no trial supports one
+    within_task_variance: float | None
+    icc: float | None
+    usage: Usage
 
     @property
     def passes(self) -> int:
@@ -136,6 +227,8 @@ class Delta:
 
     ``tasks`` have trials in both configs; the ``dropped`` ones lack them in either. Without a common task
     there is no value. ``p_holm`` is p adjusted for all the configs that are compared with the baseline.
+    ``guarded``: so few data that the interval was widened and p is exact. ``p_exact`` is the two-sided exact p
+    whatever the method (target population: sign-flip). ``se`` and ``df`` are None where there are none.
     """
 
     value: float | None
@@ -145,20 +238,34 @@ class Delta:
     tasks: int
     dropped: int
     method: str
+    guarded: bool = False
+    discordant: int = 0
+    se: float | None = None
+    df: float | None = None
+    p_exact: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One config against the baseline.
 
-    The p of ``score`` is two-sided; that of ``infra_rate`` is exact and one-sided: how probable such a fall (a
-    rise where ceilings are lowered) or a larger one is if the config made no difference to any task.
+    The p of ``score`` and ``fail_rate`` is two-sided; that of ``infra_rate`` is exact and one-sided: how probable
+    such a fall (a rise where ceilings are lowered) or a larger one is if the config made no difference to any task.
+    ``fail_rate`` is about genuine failures: trials that neither passed nor were infra-errors.
+
+    ``equivalence`` is the test whether the score is the same within the margin, with the smallest margin that
+    would have been shown; ``accounting`` and ``decomposition`` say where the score's change comes from. All three
+    are None without a common task.
     """
 
     config: str
     baseline: str
     score: Delta
     infra_rate: Delta
+    fail_rate: Delta
+    equivalence: Equivalence | None
+    accounting: Accounting | None
+    decomposition: Decomposition | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,18 +279,38 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """Everything about one agent (and model)."""
+    """Everything about one agent (and model).
+
+    ``chain`` are the configs that have records by rising ceilings, None when they are no chain; then there is no
+    trend and no calibration, and ``no_chain`` says why. ``trends`` also need three configs, ``calibration`` a
+    baseline with a config above it. ``planner``, ``movers`` and ``drift`` are None where nothing can be told.
+    """
 
     agent: str
     model: str
     configs: tuple[ConfigResult, ...]
     comparisons: tuple[Comparison, ...]
     flips: tuple[Flip, ...]
+    chain: tuple[str, ...] | None
+    no_chain: str
+    trends: Trends | None
+    calibration: Calibration | None
+    planner: Planner | None
+    movers: Movers | None
+    drift: Drift | None
 
     @property
     def label(self) -> str:
         """The agent's name with its model."""
         return f"{self.agent} ({self.model})" if self.model else self.agent
+
+    def comparison(self, config: str | None) -> Comparison | None:
+        """Return the comparison of a config with the baseline, if there is one."""
+        return next((entry for entry in self.comparisons if entry.config == config), None)
+
+    def result(self, config: str | None) -> ConfigResult | None:
+        """Return what happened under a config, if it was planned."""
+        return next((entry for entry in self.configs if entry.config == config), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +336,8 @@ class TaskCoverage:
 class Analysis:
     """A run, judged.
 
-    ``unplanned`` counts records of trials that the plan does not have: they enter nothing.
+    ``unplanned`` counts records of trials that the plan does not have: they enter nothing. ``specs`` are the tasks'
+    recommended memory in bytes, where records tell. ``interactions`` has each pair of agents with each config.
     """
 
     run: str
@@ -227,6 +355,9 @@ class Analysis:
     unplanned: int
     cut_short: str | None
     pass_threshold: float
+    design: Design
+    specs: Mapping[str, int]
+    interactions: tuple[Interaction, ...]
 
     @property
     def missing(self) -> int:

@@ -20,10 +20,10 @@ from pytest_infranoise.stats.counts import FloatArray
 from pytest_infranoise.stats.counts import Target
 from pytest_infranoise.stats.counts import table
 from pytest_infranoise.stats.deltas import Delta
-from pytest_infranoise.stats.deltas import cmh_exact_p
 from pytest_infranoise.stats.deltas import delta_paired
 from pytest_infranoise.stats.equivalence import Equivalence
 from pytest_infranoise.stats.equivalence import tost
+from pytest_infranoise.stats.exact import exact_p
 from pytest_infranoise.stats.multiplicity import holm
 from pytest_infranoise.stats.rates import mean_rate
 
@@ -93,7 +93,7 @@ def calibrate(
         raise ValueError("passes and infra errors must have the same shape and not exceed the trials")
     if not 0 < min_cut <= 1:
         raise ValueError(f"min_cut must lie in (0, 1], got {min_cut}")
-    p_infra = [cmh_exact_p(es[:, c], ns[:, c], es[:, 0], ns[:, 0], "less") for c in range(1, xs.shape[1])]
+    p_infra = [exact_p(es[:, c], ns[:, c], es[:, 0], ns[:, 0], "less", target) for c in range(1, xs.shape[1])]
     rows = tuple(
         _row(xs, es, ns, c, p, adjusted, tost_args=(margin, alpha), min_cut=min_cut, target=target)
         for c, (p, adjusted) in enumerate(zip(p_infra, holm(p_infra).tolist(), strict=True), start=1)

@@ -17,7 +17,9 @@ from pytest_infranoise.stats.counts import Alternative
 from pytest_infranoise.stats.counts import FloatArray
 from pytest_infranoise.stats.counts import IntArray
 from pytest_infranoise.stats.counts import Pair
+from pytest_infranoise.stats.counts import Target
 from pytest_infranoise.stats.counts import check_alternative
+from pytest_infranoise.stats.counts import check_target
 from pytest_infranoise.stats.counts import pair
 from pytest_infranoise.stats.counts import vector
 from pytest_infranoise.stats.counts import whole
@@ -87,6 +89,25 @@ def cmh_exact_p(
     """
     check_alternative(alternative)
     return pair_exact_p(pair(x1, n1, x0, n0), alternative)
+
+
+def exact_p(
+    x1: npt.ArrayLike,
+    n1: npt.ArrayLike,
+    x0: npt.ArrayLike,
+    n0: npt.ArrayLike,
+    alternative: Alternative = "two-sided",
+    target: Target = "benchmark",
+) -> float:
+    """Exact p-value of "the configs do not differ" for a target: `cmh_exact_p`, or `signflip` over tasks.
+
+    Inputs and errors as in `cmh_exact_p`; for the population also ValueError for an unknown target. Source:
+    statistics.md 2b and 4.2.
+    """
+    check_target(target)
+    if target == "benchmark":
+        return cmh_exact_p(x1, n1, x0, n0, alternative)
+    return signflip(pair(x1, n1, x0, n0).differences, alternative)
 
 
 def pair_exact_p(both: Pair, alternative: Alternative = "two-sided") -> float:

@@ -1,0 +1,9 @@
+"""A run -> counts -> ``Analysis``, the one value that every report and every gate reads."""
+
+from __future__ import annotations
+
+from pytest_infranoise.analysis.deltas import infra_alternative
+from pytest_infranoise.analysis.deltas import smallest_flip_p
+from pytest_infranoise.analysis.run import analyse
+
+__all__ = ["analyse", "infra_alternative", "smallest_flip_p"]

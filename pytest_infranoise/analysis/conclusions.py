@@ -1,0 +1,234 @@
+"""What all configs of one agent show together: trend, calibration, samples needed, tasks that move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pytest_infranoise.analysis.deltas import all_tasks
+from pytest_infranoise.analysis.deltas import columns
+from pytest_infranoise.analysis.deltas import finite
+from pytest_infranoise.analysis.deltas import uncapped
+from pytest_infranoise.findings import Calibration
+from pytest_infranoise.findings import CalibrationRow
+from pytest_infranoise.findings import Mover
+from pytest_infranoise.findings import Movers
+from pytest_infranoise.findings import Planner
+from pytest_infranoise.findings import Trend
+from pytest_infranoise.findings import Trends
+from pytest_infranoise.results import Comparison
+from pytest_infranoise.results import ConfigResult
+from pytest_infranoise.results import Design
+from pytest_infranoise.stats import movers as detectors
+from pytest_infranoise.stats.calibration import calibrate
+from pytest_infranoise.stats.counts import FloatArray
+from pytest_infranoise.stats.deltas import GUARD_LIMIT
+from pytest_infranoise.stats.planning import mde
+from pytest_infranoise.stats.planning import plan_k_tost
+from pytest_infranoise.stats.rates import within_task_variance
+from pytest_infranoise.stats.trend import isotonic
+from pytest_infranoise.stats.trend import trend_slopes
+from pytest_infranoise.stats.trend import trend_stratified
+
+FDR = 0.10
+WRONG_SIGN = 0.05
+FIVE_POINTS = 0.05
+# A task that never used this share of its recommended memory cannot respond to a ceiling.
+NEAR_SPEC = 0.8
+_FEWEST_CONFIGS = 3
+
+
+def trends(chain: Sequence[ConfigResult], design: Design) -> Trends | None:
+    """Return the trends over configs by rising ceiling; None with fewer than three."""
+    if len(chain) < _FEWEST_CONFIGS:
+        return None
+    passes, infra, trials = _matrices(chain)
+    weights = trials.sum(axis=0)
+    means = [np.nan if result.infra_rate.value is None else result.infra_rate.value for result in chain]
+    return Trends(
+        configs=tuple(result.config for result in chain),
+        score=_trend(passes, trials, design),
+        infra_rate=_trend(infra, trials, design),
+        infra_fit=tuple(isotonic(means, weights, increasing=False).tolist()),
+    )
+
+
+def _matrices(results: Sequence[ConfigResult]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return passes, infra-errors and trials, tasks x configs."""
+    tasks = all_tasks(results)
+    counts = [columns(tasks, result) for result in results]
+    parts = ([c.passes for c in counts], [c.infra for c in counts], [c.trials for c in counts])
+    passes, infra, trials = (np.array(part, dtype=np.float64).T for part in parts)
+    return passes, infra, trials
+
+
+def _trend(events: FloatArray, trials: FloatArray, design: Design) -> Trend:
+    stratified = trend_stratified(events, trials)
+    if design.target == "benchmark":
+        # With fewer tasks that vary, the normal law of the total is not to be believed.
+        told = stratified.tasks >= GUARD_LIMIT
+        z = stratified.z if told else None
+        return Trend(stratified.p if told else None, z, stratified.z > 0, stratified.tasks)
+    slope = trend_slopes(events, trials)
+    return Trend(slope.p if slope.se > 0 else None, None, slope.est > 0, stratified.tasks)
+
+
+def calibration(
+    zero: ConfigResult, higher: Sequence[ConfigResult], rules: Mapping[str, Mapping[str, Any]], design: Design
+) -> Calibration | None:
+    """Return which of the configs ``higher`` than the baseline to use; None when there is none."""
+    if not higher:
+        return None
+    results = (zero, *higher)
+    passes, infra, trials = _matrices(results)
+    eligible = [place for place, result in enumerate(results) if place and not uncapped(rules.get(result.config))]
+    found = calibrate(
+        passes,
+        infra,
+        trials,
+        design.margin,
+        alpha=design.alpha,
+        min_cut=design.min_cut,
+        eligible=eligible,
+        target=design.target,
+    )
+
+    def name(place: int | None) -> str | None:
+        return None if place is None else results[place].config
+
+    return Calibration(
+        status=found.status,
+        pick=name(found.pick),
+        candidate=name(found.candidate),
+        rows=tuple(
+            CalibrationRow(
+                config=results[row.config].config,
+                p_infra=row.p_infra,
+                p_infra_holm=row.p_infra_holm,
+                cut=finite(row.cut),
+                gate=row.gate,
+            )
+            for row in found.rows
+        ),
+    )
+
+
+def planner(
+    zero: ConfigResult, comparison: Comparison, one: ConfigResult, near: tuple[str, ...] | None, design: Design
+) -> Planner | None:
+    """Return what more samples would show about ``comparison``; None when no variance is known.
+
+    ``near`` are the tasks whose memory came near the spec, None when memory was not measured.
+    """
+    tasks = all_tasks((zero, one))
+    base, other = columns(tasks, zero), columns(tasks, one)
+    both = [place for place in range(len(tasks)) if base.trials[place] and other.trials[place]]
+    variance = _variance(base.passes + other.passes, base.trials + other.trials)
+    delta = comparison.score.value
+    if variance is None or delta is None:
+        return None
+    samples = 2 * len(both) / sum(1 / base.trials[place] + 1 / other.trials[place] for place in both)
+    named = {tasks[place] for place in both}
+    close = None if near is None else tuple(task for task in near if task in named)
+    near_base, near_other = columns(close or (), zero), columns(close or (), one)
+    near_variance = _variance(near_base.passes + near_other.passes, near_base.trials + near_other.trials)
+
+    def needed(margin: float, true: float) -> int | None:
+        return plan_k_tost(margin, len(both), variance, true_delta=true, alpha=design.alpha)
+
+    def needed_near(margin: float) -> int | None:
+        if not close or near_variance is None:
+            return None
+        return plan_k_tost(
+            margin, len(both), near_variance, true_delta=delta, alpha=design.alpha, run_tasks=len(close)
+        )
+
+    return Planner(
+        variance=variance,
+        tasks=len(both),
+        samples=samples,
+        detectable=finite(mde(len(both), samples, variance, alpha=design.alpha)),
+        config=one.config,
+        delta=delta,
+        for_margin=needed(design.margin, delta),
+        for_five=needed(FIVE_POINTS, delta),
+        for_margin_if_zero=needed(design.margin, 0.0),
+        near_spec=close,
+        for_margin_near=needed_near(design.margin),
+        for_five_near=needed_near(FIVE_POINTS),
+    )
+
+
+def _variance(passes: Sequence[int], trials: Sequence[int]) -> float | None:
+    value = within_task_variance(passes, trials)
+    return value if value > 0 and not math.isnan(value) else None
+
+
+def near_spec(results: Sequence[ConfigResult], specs: Mapping[str, int]) -> tuple[str, ...] | None:
+    """Return the tasks whose memory came near their spec in any config, or that were killed for memory.
+
+    None when memory was measured for fewer than all tasks: a task that nobody looked at may be near too.
+    """
+    near = []
+    for task in all_tasks(results):
+        usages = [result.usage.tasks[task] for result in results if task in result.usage.tasks]
+        if any(usage.kills for usage in usages):
+            near.append(task)
+            continue
+        # Page cache fills whatever there is, so what was sampled without it is the better witness.
+        used = [usage.anonymous if usage.anonymous is not None else usage.peak for usage in usages]
+        measured = [value for value in used if value is not None]
+        if task not in specs or not measured:
+            return None
+        if max(measured) >= NEAR_SPEC * specs[task]:
+            near.append(task)
+    return tuple(near)
+
+
+def movers(zero: ConfigResult, top: ConfigResult, chain: Sequence[ConfigResult]) -> Movers | None:
+    """Return the tasks that move from the baseline to ``top``; None without a common task.
+
+    With a ``chain`` of three configs or more its trend is the detector.
+    """
+    tasks = all_tasks((zero, *chain, top))
+    base, other = columns(tasks, zero), columns(tasks, top)
+    pairs = {flip.task: flip for flip in detectors.flips(other.passes, other.trials, base.passes, base.trials, FDR)}
+    if not pairs:
+        return None
+    by_trend = len(chain) >= _FEWEST_CONFIGS
+    adjusted = {place: flip.p_adj for place, flip in pairs.items()}
+    if by_trend:
+        counts = [columns(tasks, result) for result in chain]
+        table = np.array([c.passes for c in counts]).T, np.array([c.trials for c in counts]).T
+        adjusted = {flip.task: flip.p_adj for flip in detectors.trend_flips(*table, fdr=FDR) if flip.task in pairs}
+    entries = [
+        Mover(
+            task=tasks[place],
+            before=zero.cells[tasks[place]],
+            after=top.cells[tasks[place]],
+            delta=flip.delta,
+            p_adjusted=finite(adjusted[place]),
+            found=adjusted[place] <= FDR,
+            shrunk=finite(flip.shrunk),
+            wrong_sign=finite(flip.lfsr),
+        )
+        for place, flip in pairs.items()
+    ]
+    entries.sort(key=lambda mover: (-abs(mover.delta), mover.task))
+    return Movers(
+        baseline=zero.config,
+        top=top.config,
+        by_trend=by_trend,
+        tasks=len(entries),
+        testable=sum(mover.p_adjusted is not None for mover in entries),
+        found=tuple(mover for mover in entries if mover.found),
+        watch=tuple(
+            mover
+            for mover in entries
+            if not mover.found and mover.wrong_sign is not None and mover.wrong_sign < WRONG_SIGN
+        ),
+    )
