@@ -155,7 +155,7 @@ class Controller:
         from pytest_infranoise.prepare import PreparationError
         from pytest_infranoise.sandboxes.docker import DockerBackend
 
-        config = self.settings.configs[0]
+        config = self.settings.baseline
         setting = preflight.Setting(
             run=self.run,
             run_dir=self.run_dir,
@@ -207,7 +207,8 @@ class Controller:
             "planned": [list(trial.key.to_json().values()) for trial in plan.trials],
             "tasks": {"collected": list(plan.collected), "skipped": dict(plan.skipped), "broken": plan.broken},
             "configs": [describe_config(config) for config in settings.configs],
-            "baseline": settings.configs[0].name,
+            "baseline": settings.baseline.name,
+            "design": asdict(settings.design),
             "agents": _agents(plan, settings),
             "samples": settings.samples,
             "seed": settings.seed,

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Trend:
     """Whether a rate rises (z > 0) or falls over the configs, which form a chain of rising ceilings.
 
-    ``tasks`` are those whose trials do not all agree: only they can tell. ``p`` is two-sided, None when fewer than
-    ten tasks (target population: two) can tell. ``z`` is None then, and for the population.
+    ``tasks`` are those whose trials do not all agree: only they can tell. ``p`` is two-sided, exact with fewer than
+    ten such tasks; for the population ``z`` is None, and p where all tasks have the same slope.
     """
 
     p: float | None
@@ -106,8 +106,9 @@ class Mover:
     """A task whose pass rate differs between baseline and top config.
 
     ``p_adjusted`` allows for all tasks by their false discovery rate, None when this task could not have been
-    found. ``found``: it is at most 10 %. ``shrunk`` and ``wrong_sign`` are the delta pulled towards the others' and
-    the chance that its sign is wrong: for a watch list, no finding; None with fewer than three tasks.
+    found (it cannot with fewer than five samples). ``found``: it is at most 10 %. ``shrunk`` and ``wrong_sign`` are
+    the delta pulled towards the others' and the chance that its sign is wrong: for a watch list, no finding; None
+    with fewer than three tasks.
     """
 
     task: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -18,6 +17,8 @@ from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Flag
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from pytest_infranoise.findings import Calibration
     from pytest_infranoise.findings import Drift
     from pytest_infranoise.findings import Interaction
@@ -89,12 +90,14 @@ class Rate:
 class Timeouts:
     """Trials whose agent ran into its deadline, by how they ended.
 
-    A fail counts by its reason or its flag, a pass and an infra-error by the flag alone.
+    A fail counts by its reason or its flag, a pass and an infra-error by the flag alone. ``starved`` are those of
+    the fails in which the trial was short of CPU too.
     """
 
     fails: int = 0
     passes: int = 0
     infra: int = 0
+    starved: int = 0
 
     @property
     def total(self) -> int:

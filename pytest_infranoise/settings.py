@@ -25,8 +25,16 @@ from pytest_infranoise.config_grammar import UnknownConfig
 from pytest_infranoise.config_grammar import parse_configs
 from pytest_infranoise.model import AgentChoice
 from pytest_infranoise.model import ResourceConfig
+from pytest_infranoise.results import Design
+from pytest_infranoise.settings_design import DESIGN
+from pytest_infranoise.settings_design import add_design_options
+from pytest_infranoise.settings_design import read_baseline
+from pytest_infranoise.settings_design import read_design
 from pytest_infranoise.settings_file import SettingsFile
 from pytest_infranoise.settings_file import read_settings_file
+from pytest_infranoise.settings_values import option_name
+from pytest_infranoise.settings_values import scalar
+from pytest_infranoise.settings_values import told
 from pytest_infranoise.tasks.defaults import NO_DEFAULTS
 from pytest_infranoise.tasks.defaults import DefaultResources
 from pytest_infranoise.tasks.defaults import parse_cpus
@@ -66,6 +74,13 @@ class Settings:
     outcome_selection: str | None
     defaults: DefaultResources = NO_DEFAULTS
     preflight: bool = False
+    design: Design = DESIGN
+    baseline_name: str = ""
+
+    @property
+    def baseline(self) -> ResourceConfig:
+        """The config that changes refer to."""
+        return next((config for config in self.configs if config.name == self.baseline_name), self.configs[0])
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -78,7 +93,8 @@ def add_options(parser: pytest.Parser) -> None:
         help="Resource configs to run every task under, as a comma list: Kx (floor 1x, ceiling K times the task's "
         "spec), uncapped, task (floor and ceiling that the task states) or a [configs.NAME] of infranoise.toml; or "
         "one of your own, e.g. ram:memory=1x..5x,cpus=1x..2,time=1.5x (resources left out are 1x..1x). Repeatable. "
-        f"The first is the baseline. Default: {','.join(DEFAULT_CONFIGS)}.",
+        f"The first is the baseline, unless --infranoise-baseline names another. Default: "
+        f"{','.join(DEFAULT_CONFIGS)}.",
     )
     group.addoption("--infranoise-samples", type=int, metavar="N", help="trials per task and config (default: 3)")
     group.addoption(
@@ -128,6 +144,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="Run oracle (must pass) and nop (must not) on every task under the baseline first, and quarantine the "
         "tasks that fail this: their trials are not run, and the exit status is 20.",
     )
+    add_design_options(group, parser)
     parser.addini("infranoise_resource_config", "resource configs (see --resource-config)", type="args", default=[])
     parser.addini("infranoise_samples", "trials per task and config", type="int", default=None)
     parser.addini("infranoise_agent", "agents (see --infranoise-agent)", type="linelist", default=[])
@@ -161,15 +178,17 @@ def _settings(config: pytest.Config, seed: int | None, file: SettingsFile) -> Se
     ini_gates = config.getini("infranoise_gate")
     gates = option.infranoise_gate or ini_gates or toml.get("gates", ())
     agents, agent_errors = _chosen_agents(config, file)
+    design, design_errors = read_design(config, file)
+    baseline, baseline_errors = _baseline(config, file, configs, known=not config_errors)
     settings = Settings(
         configs=configs,
-        samples=_scalar(config, "samples", int, toml.get("samples", 3)),
+        samples=scalar(config, "samples", int, toml.get("samples", 3)),
         agents=agents,
         named_agents=tuple(named),
-        seed=_scalar(config, "seed", int, toml.get("seed", secrets.randbelow(2**31) if seed is None else seed)),
+        seed=scalar(config, "seed", int, toml.get("seed", secrets.randbelow(2**31) if seed is None else seed)),
         gates=tuple(gates),
         runs_dir=_runs_dir(config),
-        pass_threshold=_scalar(config, "pass_threshold", float, toml.get("pass-threshold", 1.0)),
+        pass_threshold=scalar(config, "pass_threshold", float, toml.get("pass-threshold", 1.0)),
         toml=file.path,
         toml_errors=file.errors,
         outcome_selection=_outcome_selection(config),
@@ -178,9 +197,12 @@ def _settings(config: pytest.Config, seed: int | None, file: SettingsFile) -> Se
             _default(config, toml, "default_memory", parse_memory_range),
         ),
         preflight=_preflight(config, toml),
+        design=design,
+        baseline_name=baseline,
     )
     settings, range_errors = _in_range(config, settings)
-    later = (*file.errors, *config_errors, *agent_errors, *range_errors, *_same_ids(settings))
+    design_errors += baseline_errors
+    later = (*file.errors, *config_errors, *agent_errors, *range_errors, *design_errors, *_same_ids(settings))
     gate_errors = _gate_errors(settings, [] if later else [resources.name for resources in settings.configs])
     if gate_errors and option.infranoise_gate:
         raise ValueError(gate_errors[0])
@@ -193,21 +215,12 @@ def _in_range(config: pytest.Config, settings: Settings) -> tuple[Settings, list
     samples, threshold = settings.samples, settings.pass_threshold
     errors = []
     if not 1 <= samples <= MOST_SAMPLES:
-        errors.append(_told(config, settings.toml, "samples", f"{samples} is not between 1 and {MOST_SAMPLES}"))
+        errors.append(told(config, settings.toml, "samples", f"{samples} is not between 1 and {MOST_SAMPLES}"))
         settings = replace(settings, samples=1)
     if not 0 < threshold <= 1:
-        errors.append(_told(config, settings.toml, "pass_threshold", f"{threshold:g} is not above 0 and at most 1"))
+        errors.append(told(config, settings.toml, "pass_threshold", f"{threshold:g} is not above 0 and at most 1"))
         settings = replace(settings, pass_threshold=1.0)
     return settings, errors
-
-
-def _told(config: pytest.Config, toml: Path | None, name: str, error: str) -> str:
-    """Return a mistake with its place; raise it when it was typed."""
-    if getattr(config.option, f"infranoise_{name}") is not None:
-        raise ValueError(f"{_option(name)}: {error}")
-    given = config.getini(f"infranoise_{name}")
-    place = f"{toml}: {name.replace('_', '-')}" if given in (None, []) else f"ini value infranoise_{name}"
-    return f"{place}: {error}"
 
 
 def _chosen_agents(config: pytest.Config, file: SettingsFile) -> tuple[tuple[AgentChoice, ...], tuple[str, ...]]:
@@ -219,7 +232,7 @@ def _chosen_agents(config: pytest.Config, file: SettingsFile) -> tuple[tuple[Age
     except ValueError as error:
         if typed:
             raise
-        return (), (_told(config, file.path, "agent", str(error)),)
+        return (), (told(config, file.path, "agent", str(error)),)
 
 
 def _configs(
@@ -246,6 +259,14 @@ def _configs(
         return parse_configs(DEFAULT_CONFIGS), (f"ini value infranoise_resource_config: {error}",)
 
 
+def _baseline(
+    config: pytest.Config, file: SettingsFile, configs: Sequence[ResourceConfig], *, known: bool
+) -> tuple[str, list[str]]:
+    """Return the baseline's name; not ``known``: the configs stand for others, so it cannot be checked."""
+    names = [resources.name for resources in configs]
+    return read_baseline(config, file, names) if known else (names[0], [])
+
+
 def _same_ids(settings: Settings) -> Iterator[str]:
     """Yield which trials of a task would have the same id, so that one of them would be lost."""
     seen: dict[str, str] = {}
@@ -257,20 +278,9 @@ def _same_ids(settings: Settings) -> Iterator[str]:
                 yield f"{other} and {pair} would have the same test ids; rename one of the configs"
 
 
-def _scalar(config: pytest.Config, name: str, kind: type[int | float], default: float) -> Any:
-    value = getattr(config.option, f"infranoise_{name}")
-    if value is not None:
-        return value
-    try:
-        given = config.getini(f"infranoise_{name}")
-    except (TypeError, ValueError, pytest.UsageError) as error:
-        raise ValueError(f"ini value infranoise_{name} is not a number: {error}") from None
-    return kind(default if given is None else given)
-
-
 def _default(config: pytest.Config, toml: Mapping[str, Any], name: str, parse: Callable[[str], T]) -> T | None:
     option, ini = getattr(config.option, f"infranoise_{name}"), config.getini(f"infranoise_{name}")
-    text, where = (ini, f"ini value infranoise_{name}") if option is None else (option, _option(name))
+    text, where = (ini, f"ini value infranoise_{name}") if option is None else (option, option_name(name))
     key = name.replace("_", "-")
     if option is None and not ini and key in toml:
         return parse(str(toml[key]))
@@ -278,10 +288,6 @@ def _default(config: pytest.Config, toml: Mapping[str, Any], name: str, parse: C
         return parse(text) if text or option is not None else None
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-
-
-def _option(name: str) -> str:
-    return f"--infranoise-{name.replace('_', '-')}"
 
 
 def _preflight(config: pytest.Config, toml: Mapping[str, Any]) -> bool:

@@ -19,21 +19,27 @@ from typing import Any
 from pytest_infranoise.config_grammar import parse_configs
 from pytest_infranoise.config_tables import configs_of_tables
 from pytest_infranoise.model import ResourceConfig
+from pytest_infranoise.settings_design import design_errors
 from pytest_infranoise.tasks.defaults import parse_cpus
 from pytest_infranoise.tasks.defaults import parse_memory_range
 
 TOML_KEYS = (
     "agent",
     "agents",
+    "alpha",
+    "baseline",
     "configs",
     "default-cpus",
     "default-memory",
     "gates",
+    "margin",
+    "min-cut",
     "pass-threshold",
     "preflight",
     "resource-configs",
     "samples",
     "seed",
+    "target",
 )
 AGENT_KEYS = ("kind", "command", "model", "env")
 
@@ -131,6 +137,7 @@ def _toml_errors(
         errors += _agent_errors(name, agent)
     errors += config_errors
     errors += _default_errors(table)
+    errors += design_errors(table)
     if not errors and "resource-configs" in table:
         try:
             parse_configs(table["resource-configs"], configs)

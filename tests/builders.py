@@ -26,7 +26,7 @@ from pytest_infranoise.results import Cell
 # agent -> config -> task -> (passes, fails, infra-errors, missing), the last ones optional.
 Counts = Mapping[str, Mapping[str, Mapping[str, Sequence[int]]]]
 
-CEILINGS = {"1x": 1.0, "2x": 2.0, "3x": 3.0, "5x": 5.0, "uncapped": None}
+CEILINGS = {"1x": 1.0, "1.5x": 1.5, "2x": 2.0, "3x": 3.0, "5x": 5.0, "uncapped": None}
 RUN = "20260131-235959-1f9a3c"
 
 
@@ -149,3 +149,41 @@ def large_counts(
                 cell[2 if crashed else int(draw.random() >= odds[name])] += 1
             table.setdefault(agent, {}).setdefault(config, {})[name] = cell
     return table
+
+
+# Infra-error rate and share of the gain for unlocked tasks: 1x, 3x and uncapped as published, the others guessed.
+_WORLD = {"1x": (0.058, 0.0), "1.5x": (0.045, 0.1), "2x": (0.033, 0.2), "3x": (0.021, 0.35), "5x": (0.012, 0.65)}
+_TOP = "uncapped"
+
+
+def simulated_counts(tasks: int = 89, samples: int = 10, seed: int = 6, rescue: float = 0.4) -> Counts:
+    """Return a run of six ceilings as in the article's world.
+
+    Task difficulties are beta-distributed; a fifth of the tasks holds all crashes, and 6 in 89 of them are solved
+    more often the more memory they get. ``rescue`` is the pass rate of a trial that would have crashed.
+    """
+    draw = random.Random(seed)
+    names = [f"task-{place:02}" for place in range(tasks)]
+    shape = (1 - 0.63) / 0.63
+    odds = {name: draw.betavariate(0.55 * shape, 0.45 * shape) for name in names}
+    hungry = names[: max(1, round(tasks * 18 / 89))]
+    unlocked = hungry[: max(1, round(tasks * 6 / 89))]
+    for name in unlocked:
+        odds[name] *= 0.2
+    table: dict[str, dict[str, Sequence[int]]] = {}
+    for config, (crash, unlock) in {**_WORLD, _TOP: (0.005, 1.0)}.items():
+        table[config] = {}
+        for name in names:
+            rate = crash * tasks / len(hungry) if name in hungry else 0.0
+            solved = min(0.97, odds[name] + 0.58 * unlock) if name in unlocked else odds[name]
+            removed = 0.058 * tasks / len(hungry) - rate if name in hungry else 0.0
+            cell = [0, 0, 0]
+            for _ in range(samples):
+                if draw.random() < rate:
+                    cell[2] += 1
+                elif draw.random() < removed:
+                    cell[0 if draw.random() < rescue else 1] += 1
+                else:
+                    cell[0 if draw.random() < solved else 1] += 1
+            table[config][name] = cell
+    return {"scripted": table}

@@ -33,6 +33,16 @@ def plain_test(pytester: pytest.Pytester) -> None:
         (["--infranoise-run-dir", "/dev/null/runs"], "*--infranoise-run-dir: /dev/null is no directory*"),
         (["--infranoise-pass-threshold", "0"], "*--infranoise-pass-threshold: 0 is not above 0*"),
         (["--infranoise-pass-threshold", "nan"], "*--infranoise-pass-threshold: nan is not above 0*"),
+        (["--infranoise-margin", "0"], "*--infranoise-margin: 0 is not between 0.1 and 50 percentage points*"),
+        (["--infranoise-margin", "0.03"], "*--infranoise-margin: 0.03 is not between*(3 is 3 points)"),
+        (["--infranoise-margin", "nan"], "*--infranoise-margin: nan is not between*"),
+        (["--infranoise-alpha", "5"], "*--infranoise-alpha: 5 is not between 0.0001 and 0.2"),
+        (["--infranoise-min-cut", "50"], "*--infranoise-min-cut: 50 is not a share above 0 and at most 1*"),
+        (["--infranoise-target", "tasks"], "*--infranoise-target: 'tasks' is neither benchmark nor population"),
+        (
+            ["--infranoise-baseline", "uncaped"],
+            "*--infranoise-baseline: no resource config 'uncaped' in this run; did you mean 'uncapped'? configs: *",
+        ),
         (["--infranoise-agent", "command:"], "*agent 'command' needs its text*"),
         (["--infranoise-agent", "nop", "--infranoise-agent", "nop"], "*agent 'nop' is given twice*"),
         (["--infranoise-gate", "speed <= 2%"], "*speed*"),
@@ -96,6 +106,12 @@ def test_nothing_heavy_is_imported_without_trials(pytester: pytest.Pytester) -> 
         ("samples = true", "samples: True is not a whole number of at least 1"),
         ("samples = 0", "samples: 0 is not a whole number"),
         ("pass-threshold = 2", "pass-threshold: 2 is not above 0 and at most 1"),
+        ("margin = 0.03", "margin: 0.03 is not between 0.1 and 50 percentage points"),
+        ("margin = '3pp'", "margin: '3pp' is not between"),
+        ("alpha = true", "alpha: True is not between"),
+        ("min-cut = 0", "min-cut: 0 is not a share above 0"),
+        ("target = 'all'", "target: 'all' is neither benchmark nor population"),
+        ("baseline = 1", "baseline: 1 is not the name of a config"),
         ("gates = 'missing <= 0'", "gates: 'missing <= 0' is not a list of gates"),
         ("resource-configs = ['9y']", "resource-configs: unknown resource config '9y'"),
         ("resource-configs = ['ram']\n[configs.rma]\nmemory = '2x'", "config 'ram'; did you mean 'rma'?"),
@@ -277,6 +293,11 @@ def test_a_tool_that_is_no_table_is_a_mistake(tmp_path: Path) -> None:
         ("infranoise_samples = 0", [], "ini value infranoise_samples: 0 is not between 1 and 10000*"),
         ("infranoise_samples = 1000000000", [], "ini value infranoise_samples: 1000000000 is not between*"),
         ("infranoise_pass_threshold = 2", [], "ini value infranoise_pass_threshold: 2 is not above 0 *"),
+        ("infranoise_margin = 0", [], "ini value infranoise_margin: 0 is not between 0.1 and 50*"),
+        ("infranoise_alpha = 1", [], "ini value infranoise_alpha: 1 is not between*"),
+        ("infranoise_min_cut = 2", [], "ini value infranoise_min_cut: 2 is not a share*"),
+        ("infranoise_target = all", [], "ini value infranoise_target: 'all' is neither*"),
+        ("infranoise_baseline = 9x", [], "ini value infranoise_baseline: no resource config '9x'*"),
         ("infranoise_agent =\n  nop\n  nop", [], "ini value infranoise_agent: agent 'nop' is given twice*"),
     ],
 )
@@ -316,6 +337,50 @@ def test_numbers_are_native_in_toml(pytester: pytest.Pytester, file: str, text: 
     settings = read_settings(pytester.parseconfig())
 
     assert (settings.samples, settings.pass_threshold, settings.seed) == (2, 0.5, 7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ini", "toml", "expected"),
+    [
+        ([], "", "", (0.03, 0.05, 0.5, "benchmark", "1x")),
+        (
+            [
+                *("--infranoise-margin", "2.5", "--infranoise-alpha", "0.1", "--infranoise-min-cut", "0.8"),
+                *("--infranoise-target", "population", "--infranoise-baseline", "3x"),
+            ],
+            "infranoise_margin = 7",
+            "alpha = 0.01",
+            (0.025, 0.1, 0.8, "population", "3x"),
+        ),
+        (
+            [],
+            "infranoise_margin = 5\ninfranoise_alpha = 0.01\ninfranoise_min_cut = 1\n"
+            "infranoise_target = population\ninfranoise_baseline = uncapped",
+            "margin = 9\nbaseline = '3x'",
+            (0.05, 0.01, 1.0, "population", "uncapped"),
+        ),
+        (
+            [],
+            "",
+            "margin = 7\nalpha = 0.1\nmin-cut = 0.3\ntarget = 'population'\nbaseline = '3x'",
+            (0.07, 0.1, 0.3, "population", "3x"),
+        ),
+    ],
+)
+def test_what_is_to_be_shown_is_decided_before_the_run(
+    pytester: pytest.Pytester,
+    arguments: list[str],
+    ini: str,
+    toml: str,
+    expected: tuple[float, float, float, str, str],
+) -> None:
+    pytester.makeini(f"[pytest]\n{ini}\n")
+    pytester.path.joinpath("infranoise.toml").write_text(toml, "utf-8")
+
+    settings = read_settings(pytester.parseconfig(*arguments, "."))
+
+    design = settings.design
+    assert (design.margin, design.alpha, design.min_cut, design.target, settings.baseline.name) == expected
 
 
 def test_a_value_of_another_type_in_toml_is_one_clear_line(

@@ -31,6 +31,7 @@ from pytest_infranoise.stats.planning import mde
 from pytest_infranoise.stats.planning import plan_k_tost
 from pytest_infranoise.stats.rates import within_task_variance
 from pytest_infranoise.stats.trend import isotonic
+from pytest_infranoise.stats.trend import trend_exact_p
 from pytest_infranoise.stats.trend import trend_slopes
 from pytest_infranoise.stats.trend import trend_stratified
 
@@ -40,6 +41,8 @@ FIVE_POINTS = 0.05
 # A task that never used this share of its recommended memory cannot respond to a ceiling.
 NEAR_SPEC = 0.8
 _FEWEST_CONFIGS = 3
+# A single task that was run less often cannot be told from chance among others (statistics.md 2g and 8.11).
+FEWEST_SAMPLES = 5
 
 
 def trends(chain: Sequence[ConfigResult], design: Design) -> Trends | None:
@@ -69,10 +72,10 @@ def _matrices(results: Sequence[ConfigResult]) -> tuple[FloatArray, FloatArray, 
 def _trend(events: FloatArray, trials: FloatArray, design: Design) -> Trend:
     stratified = trend_stratified(events, trials)
     if design.target == "benchmark":
-        # With fewer tasks that vary, the normal law of the total is not to be believed.
-        told = stratified.tasks >= GUARD_LIMIT
-        z = stratified.z if told else None
-        return Trend(stratified.p if told else None, z, stratified.z > 0, stratified.tasks)
+        # With few tasks that vary, the normal law of the total is not to be believed.
+        exact = stratified.tasks < GUARD_LIMIT
+        p = trend_exact_p(events, trials) if exact else stratified.p
+        return Trend(p, stratified.z, stratified.z > 0, stratified.tasks)
     slope = trend_slopes(events, trials)
     return Trend(slope.p if slope.se > 0 else None, None, slope.est > 0, stratified.tasks)
 
@@ -205,6 +208,8 @@ def movers(zero: ConfigResult, top: ConfigResult, chain: Sequence[ConfigResult])
         counts = [columns(tasks, result) for result in chain]
         table = np.array([c.passes for c in counts]).T, np.array([c.trials for c in counts]).T
         adjusted = {flip.task: flip.p_adj for flip in detectors.trend_flips(*table, fdr=FDR) if flip.task in pairs}
+    seen = {place for place in pairs if min(base.trials[place], other.trials[place]) >= FEWEST_SAMPLES}
+    adjusted = {place: p if place in seen else math.nan for place, p in adjusted.items()}
     entries = [
         Mover(
             task=tasks[place],

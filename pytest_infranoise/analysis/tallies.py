@@ -46,6 +46,7 @@ class Tally:
     timed_out: Counter[Verdict] = field(default_factory=Counter)
     flags: Counter[Flag] = field(default_factory=Counter)
     survived_kills: int = 0
+    starved_timeouts: int = 0
     # task -> sample -> (passed, started)
     outcomes: dict[str, dict[int, tuple[bool, float]]] = field(default_factory=dict)
     _tasks: dict[str, _TaskTally] = field(default_factory=dict)
@@ -70,6 +71,7 @@ class Tally:
             self.causes[record.cause or Cause.UNKNOWN] += 1
         if record.reason is FailReason.AGENT_TIMEOUT or Flag.TIMED_OUT in record.flags:
             self.timed_out[record.verdict] += 1
+            self.starved_timeouts += record.verdict is Verdict.FAIL and Flag.STARVED in record.flags
         if record.verdict is Verdict.PASS and Flag.OOM_KILLS in record.flags:
             self.survived_kills += 1
         self.outcomes.setdefault(task, {})[record.key.sample] = (record.verdict is Verdict.PASS, record.started)
@@ -117,6 +119,7 @@ class Tally:
             fails=self.timed_out[Verdict.FAIL],
             passes=self.timed_out[Verdict.PASS],
             infra=self.timed_out[Verdict.INFRA_ERROR],
+            starved=self.starved_timeouts,
         )
 
     @property

@@ -1,8 +1,9 @@
-"""The tables about one agent: rates, changes from the baseline, causes, tasks that flip."""
+"""The tables about one agent: rates and changes from the baseline, causes, tasks that differ."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -13,141 +14,108 @@ from pytest_infranoise.reports.text import Column
 from pytest_infranoise.reports.text import almost_none
 from pytest_infranoise.reports.text import bracketed
 from pytest_infranoise.reports.text import fit
+from pytest_infranoise.reports.text import level
 from pytest_infranoise.reports.text import listed
 from pytest_infranoise.reports.text import p_text
 from pytest_infranoise.reports.text import percent
 from pytest_infranoise.reports.text import percent_up
 from pytest_infranoise.reports.text import plural
+from pytest_infranoise.reports.text import plus_minus
 from pytest_infranoise.reports.text import points
 from pytest_infranoise.reports.text import rate_text
 from pytest_infranoise.reports.text import table
+from pytest_infranoise.reports.text import together
 from pytest_infranoise.reports.text import wrap
 from pytest_infranoise.results import AgentResult
+from pytest_infranoise.results import Comparison
 from pytest_infranoise.results import ConfigResult
 from pytest_infranoise.results import Delta
+from pytest_infranoise.results import Design
 from pytest_infranoise.results import Flip
 from pytest_infranoise.results import Rate
+from pytest_infranoise.results import Spread
 
 MOST_FLIPS = 10
-SIGNIFICANT = 0.05
-_RATES_LEGEND = (
-    "pass%: infra-errors count as not passed. excl. infra%: pass% with infra-errors left out, fair only if they "
-    "strike good and bad attempts alike."
-)
+# Of more tasks than this, some differ by chance alone, and their list is no longer worth ten lines.
+_MANY_TASKS = 20
+_LONGEST_NAME = 20
+_BASELINE = "(baseline)"
+_NONE = "-"
 
 
-def agent_tables(agent: AgentResult, width: int, *, legend: bool) -> Iterator[list[str]]:
-    """Yield each table as lines of at most ``width`` columns, with what its columns mean if asked for."""
-    if not any(result.recorded for result in agent.configs):
-        yield ["no trial has a record"]
-        return
-    yield [
-        *_rates(agent.configs, width),
-        *(wrap(_RATES_LEGEND, width) if legend else ()),
-        *_only_infra(agent, width),
-    ]
-    if agent.comparisons:
-        yield _deltas(agent, width, legend=legend)
-    yield _causes(agent, width)
-    yield _flips(agent, width)
+# Rates and changes
 
 
-# Rates
+def main_table(agent: AgentResult, design: Design, width: int) -> list[str]:
+    """Return rates and changes side by side, or as two tables where that is too wide."""
+    names = Column("config", [fit(result.config, _LONGEST_NAME) for result in agent.configs])
+    trials = _trials(agent.configs)
+    long, short = ([names, *trials, *_rate_columns(agent.configs, design, long=long)] for long in (True, False))
+    changes = _change_columns(agent, design)
+    if not changes:
+        return table(long, width) or _forced(short, width)
+    lines = table([*long, *changes], width) or table([*short, *changes], width)
+    if lines is not None:
+        return lines
+    excluded = Column("excl. infra%", [_plain(result.excluded) for result in agent.configs], right=True)
+    layouts = ([*long, excluded], [*short, excluded])
+    first = next((lines for layout in layouts if (lines := table(layout, width))), None) or _forced(short, width)
+    below = [place for place, result in enumerate(agent.configs) if agent.comparison(result.config)]
+    cut = [Column(c.heading, [c.cells[place] for place in below], c.right) for c in (names, *changes)]
+    return [*first, "", *_forced(cut, width)]
 
 
-def _three(result: ConfigResult) -> tuple[Rate, Rate, Rate]:
-    return result.score, result.excluded, result.infra_rate
-
-
-def _rates(results: Sequence[ConfigResult], width: int) -> list[str]:
-    names = Column("config", [fit(result.config, 20) for result in results])
-    trials = Column("trials", [_recorded(result) for result in results], right=True)
-    counts = Column("pass/fail/infra", [f"{r.passes}/{r.fails}/{r.infra}" for r in results])
-    layouts = (
-        [names, trials, counts, *_rate_columns(results, long=True)],
-        [names, trials, *_rate_columns(results, long=True)],
-        [names, trials, *_rate_columns(results, long=False)],
-    )
-    lines = next((lines for layout in layouts if (lines := table(layout, width))), None)
-    return lines or [line for result in results for line in wrap(_rates_in_words(result), width)]
-
-
-def _rate_columns(results: Sequence[ConfigResult], long: bool) -> list[Column]:
-    headings = ("pass% [95% interval]" if long else "pass% [95% CI]", "excl. infra%", "infra%")
-    columns = zip(*(_three(result) for result in results), strict=True)
-    return [
-        Column(heading, bracketed(_rate_cell(rate, long) for rate in column))
-        for heading, column in zip(headings, columns, strict=True)
-    ]
-
-
-def _rate_cell(rate: Rate, long: bool) -> tuple[str, str, str] | str:
-    if rate.value is None:
-        return "none left"
-    if almost_none(rate):
-        return rate_text(rate) if long else f"{rate.events}/{rate.trials}, <={percent_up(rate.interval.hi)}"
-    return percent(rate.value), percent(rate.interval.lo), percent(rate.interval.hi)
+def _trials(results: Sequence[ConfigResult]) -> list[Column]:
+    """Return the number of trials where it is not the same everywhere."""
+    numbers = [_recorded(result) for result in results]
+    return [Column("trials", numbers, right=True)] if len(set(numbers)) > 1 or results[0].missing else []
 
 
 def _recorded(result: ConfigResult) -> str:
     return f"{result.recorded} of {result.planned}" if result.missing else f"{result.recorded}"
 
 
-def _rates_in_words(result: ConfigResult) -> str:
-    score, excluded, infra = map(rate_text, _three(result))
-    return f"{result.config}: trials {_recorded(result)}; pass {score}; excl. infra {excluded}; infra {infra}"
-
-
-def _only_infra(agent: AgentResult, width: int) -> list[str]:
-    parts = [
-        f"{result.config} {len(result.only_infra)} ({listed(result.only_infra, 3)})"
-        for result in agent.configs
-        if result.only_infra
-    ]
-    if not parts:
-        return []
-    return wrap(f"tasks that had only infra-errors, and so are not in excl. infra%: {'; '.join(parts)}", width)
-
-
-# Deltas
-
-
-def _deltas(agent: AgentResult, width: int, *, legend: bool) -> list[str]:
-    comparisons = agent.comparisons
-    baseline = comparisons[0].baseline
-    if not any(comparison.score.tasks for comparison in comparisons):
-        return wrap(f"no change from {baseline} to tell: no task has trials in both configs", width)
-    title = f"change from {baseline} in percentage points, paired by task (overlap above says little):"
-    names = Column("config", [fit(comparison.config, 20) for comparison in comparisons])
-    score = _delta_columns("pass", [comparison.score for comparison in comparisons])
-    infra = _delta_columns("infra", [comparison.infra_rate for comparison in comparisons])
+def _rate_columns(results: Sequence[ConfigResult], design: Design, *, long: bool) -> list[Column]:
+    covers = level(design.conf)
     return [
-        *wrap(title, width),
-        *(
-            table([names, *score, *infra], width)
-            or [*_forced([names, *score], width), *_forced([names, *infra], width)]
-        ),
-        *(wrap(_deltas_legend(len(comparisons)), width) if legend else ()),
-        *(line for note in _delta_notes(agent) for line in wrap(note, width)),
+        Column(f"pass% [{covers} CI]", bracketed(_rate_cell(result.score, long) for result in results)),
+        Column(f"infra% [{covers} CI]", bracketed(_rate_cell(result.infra_rate, long) for result in results)),
     ]
 
 
-def _forced(columns: Sequence[Column], width: int) -> list[str]:
-    lines = table(columns, width)
-    if lines is not None:
-        return lines
-    rows = zip(*(column.texts() for column in columns), strict=True)
-    return [line for row in rows for line in wrap("  ".join(cell.strip() for cell in row), width)]
+def _rate_cell(rate: Rate, long: bool) -> tuple[str, str, str] | str:
+    if rate.value is None:
+        return "no trials"
+    if almost_none(rate):
+        return rate_text(rate) if long else f"{rate.events} of {rate.trials}, <={percent_up(rate.interval.hi)}"
+    return percent(rate.value), percent(rate.interval.lo), percent(rate.interval.hi)
 
 
-def _delta_columns(outcome: str, deltas: Sequence[Delta]) -> list[Column]:
-    columns = [
-        Column(f"d {outcome} [95% CI]", bracketed(_delta_cell(delta) for delta in deltas)),
-        Column("p", [p_text(delta.p) for delta in deltas], right=True),
+def _plain(rate: Rate) -> str:
+    if rate.value is None:
+        return "none left"
+    return f"{rate.events} of {rate.trials}" if almost_none(rate) else percent(rate.value)
+
+
+def _change_columns(agent: AgentResult, design: Design) -> list[Column]:
+    """Return what changed from the baseline; nothing when there is nothing to compare it with."""
+    rows = [agent.comparison(result.config) for result in agent.configs]
+    if not any(row is not None and row.score.tasks for row in rows):
+        return []
+    several = len(agent.comparisons) > 1
+
+    def numbers(heading: str, cell: Callable[[Comparison], str]) -> Column:
+        return Column(heading, ["" if row is None else cell(row) for row in rows], right=True)
+
+    deltas = [_BASELINE if row is None else _delta_cell(row.score) for row in rows]
+    return [
+        Column(f"d pass [{level(design.conf)} CI]", bracketed(deltas)),
+        numbers("p", lambda row: p_text(row.score.p)),
+        *([numbers("pHolm", lambda row: p_text(row.score.p_holm))] if several else ()),
+        numbers("d infra", lambda row: _value(row.infra_rate)),
+        numbers("pHolm" if several else "p", lambda row: p_text(_infra_p(row, several))),
+        numbers("same*", _same),
     ]
-    if len(deltas) > 1:
-        columns.append(Column("pHolm", [p_text(delta.p_holm) for delta in deltas], right=True))
-    return columns
 
 
 def _delta_cell(delta: Delta) -> tuple[str, str, str] | str:
@@ -156,45 +124,100 @@ def _delta_cell(delta: Delta) -> tuple[str, str, str] | str:
     return points(delta.value), points(delta.interval.lo), points(delta.interval.hi)
 
 
-def _deltas_legend(comparisons: int) -> str:
-    text = (
-        "p: how often chance alone would do as much (pass: either way; infra: a fall where ceilings are raised, a "
-        "rise where they are lowered). A large p means that no difference was shown, not that there is none."
-    )
-    return text if comparisons == 1 else f"{text} pHolm: p allowing for {comparisons} comparisons."
+def _value(delta: Delta) -> str:
+    return _NONE if delta.value is None else points(delta.value)
 
 
-def _delta_notes(agent: AgentResult) -> Iterator[str]:
-    comparisons = agent.comparisons
-    if any(comparison.score.method.endswith("+guard") for comparison in comparisons):
+def _infra_p(comparison: Comparison, several: bool) -> float | None:
+    return comparison.infra_rate.p_holm if several else comparison.infra_rate.p
+
+
+def _same(comparison: Comparison) -> str:
+    found = comparison.equivalence
+    return _NONE if found is None else plus_minus(min(found.smallest, 1.0))
+
+
+def _forced(columns: Sequence[Column], width: int) -> list[str]:
+    """Return a table, or its rows as wrapped lines where the names are too long for one."""
+    lines = table(columns, width)
+    if lines is not None:
+        return lines
+    rows = zip(*(column.texts() for column in columns), strict=True)
+    return [line for row in rows for line in wrap("  ".join(cell.strip() for cell in row if cell), width)]
+
+
+def main_notes(agent: AgentResult, design: Design, *, legend: bool) -> Iterator[str]:
+    """Yield what a reader of the main table has to know, what its columns mean only if asked for."""
+    compared = [comparison for comparison in agent.comparisons if comparison.score.tasks]
+    if agent.comparisons and not compared:
+        yield f"no change from {agent.comparisons[0].baseline} to tell: no task has trials in both configs"
+    if compared and legend:
+        yield from _legend(compared[0].baseline, design, len(agent.comparisons))
+    if any(comparison.score.guarded for comparison in compared):
         yield "few trials: intervals are widened and p is exact"
     unpaired = [
         f"{comparison.config} {comparison.score.tasks} of {comparison.score.tasks + comparison.score.dropped}"
-        for comparison in comparisons
+        for comparison in compared
         if comparison.score.dropped
     ]
     if unpaired:
         yield f"tasks with trials in both configs, the only ones compared: {', '.join(unpaired)}"
 
 
+def _legend(baseline: str, design: Design, comparisons: int) -> Iterator[str]:
+    text = (
+        f"d: change from {baseline} in points, paired by task. p: how often chance alone would do as much (pass: "
+        "either way; infra: a fall where ceilings are raised, a rise where they are lowered). A large p means that "
+        "no difference was shown, not that there is none."
+    )
+    yield text if comparisons == 1 else f"{text} pHolm: p allowing for {comparisons} comparisons."
+    yield (
+        f"* the smallest margin, in points, within which the pass rate has been shown equal to {baseline}'s (TOST, "
+        f"alpha {design.alpha:g})"
+    )
+
+
 # Causes
 
 
-def _causes(agent: AgentResult, width: int) -> list[str]:
-    configs = [result.config for result in agent.configs]
-    return _grid("trials with", dict(_cause_rows(agent.configs)), configs, width)
+def causes(agent: AgentResult, width: int) -> list[str]:
+    """Return what ended or hampered trials, by config: a time limit or a lack of CPU is no lack of skill."""
+    rows: dict[str, Sequence[object]] = {**dict(_cause_rows(agent.configs)), **dict(_usage_rows(agent.configs))}
+    lines = _grid("trials with", rows, [result.config for result in agent.configs], width)
+    if any(result.timeouts.fails for result in agent.configs):
+        lines += wrap(
+            "an agent timeout counts as a fail, yet shows a limit on time (or on CPU), not on skill", width
+        )
+    return lines
+
+
+def _usage_rows(results: Sequence[ConfigResult]) -> Iterator[tuple[str, list[str]]]:
+    rows = {
+        "(agent's seconds, median)": [result.usage.agent_seconds for result in results],
+        "(CPU periods throttled, median)": [result.usage.throttled for result in results],
+        "(peak memory without page cache, largest)": [result.usage.anonymous for result in results],
+    }
+    shows: tuple[Callable[[Spread], str], ...] = (
+        lambda spread: f"{spread.median:.0f}",
+        lambda spread: f"{100 * spread.median:.0f}%",
+        lambda spread: f"{spread.largest / 1024**2:.0f}M",
+    )
+    for (label, spreads), show in zip(rows.items(), shows, strict=True):
+        if any(spreads):
+            yield label, [_NONE if spread is None else show(spread) for spread in spreads]
 
 
 def _cause_rows(results: Sequence[ConfigResult]) -> Iterator[tuple[str, list[int]]]:
-    causes = Counter[Cause]()
+    found = Counter[Cause]()
     for result in results:
-        causes.update(result.causes)
-    if not causes:
+        found.update(result.causes)
+    if not found:
         yield "infra-error", [0 for _ in results]
-    for cause, _ in sorted(causes.items(), key=lambda item: (-item[1], item[0])):
+    for cause, _ in sorted(found.items(), key=lambda item: (-item[1], item[0])):
         yield f"infra-error: {cause}", [result.causes.get(cause, 0) for result in results]
     yield "agent timeout, a fail", [result.timeouts.fails for result in results]
     rare = {
+        "agent timeout, a fail, and CPU-starved": [result.timeouts.starved for result in results],
         "agent timeout, yet passed": [result.timeouts.passes for result in results],
         "agent timeout, then infra-error": [result.timeouts.infra for result in results],
         "memory kill, yet passed": [result.survived_kills for result in results],
@@ -204,9 +227,9 @@ def _cause_rows(results: Sequence[ConfigResult]) -> Iterator[tuple[str, list[int
 
 
 def _grid(heading: str, rows: Mapping[str, Sequence[object]], columns: Sequence[str], width: int) -> list[str]:
-    labels = Column(heading, [fit(label, 40) for label in rows])
+    labels = Column(heading, [fit(label, 42) for label in rows])
     cells = [
-        Column(fit(name, 20), [f"{cells[place]}" for cells in rows.values()], right=True)
+        Column(fit(name, _LONGEST_NAME), [f"{cells[place]}" for cells in rows.values()], right=True)
         for place, name in enumerate(columns)
     ]
     lines = table([labels, *cells], width)
@@ -219,40 +242,74 @@ def _grid(heading: str, rows: Mapping[str, Sequence[object]], columns: Sequence[
     return [f"{heading}:", *(line for text in words for line in wrap(f"  {text}", width, "    "))]
 
 
-# Flips
+# Tasks that differ
 
 
-def _flips(agent: AgentResult, width: int) -> list[str]:
-    flips = agent.flips
+def flips(agent: AgentResult, design: Design, width: int) -> list[str]:
+    """Return the tasks that did not pass as often under every config: places to look, when none is a finding."""
+    found = agent.flips
     if not any(comparison.score.tasks for comparison in agent.comparisons):
         return []
-    if not flips:
+    if not found:
         return wrap("tasks that flip: none; every task passed as often under every config", width)
     tasks = len({task for result in agent.configs for task in result.cells})
-    rows = {flip.task: [_flip_cell(flip, result.config) for result in agent.configs] for flip in flips[:MOST_FLIPS]}
+    if tasks > _MANY_TASKS and agent.movers is not None and agent.movers.found:
+        return []
+    most = MOST_FLIPS if tasks <= _MANY_TASKS else MOST_FLIPS // 2
+    rows = {flip.task: [_flip_cell(flip, result.config) for result in agent.configs] for flip in found[:most]}
     lines = _grid("tasks that flip", rows, [result.config for result in agent.configs], width)
-    return [*lines, *wrap(_flip_note(agent, flips, tasks), width)]
+    return [*lines, *wrap(_flip_note(agent, len(found), most, tasks, design), width)]
 
 
 def _flip_cell(flip: Flip, config: str) -> str:
     cell = flip.cells.get(config)
     if cell is None:
-        return "-"
+        return _NONE
     return f"{cell.passes}/{cell.recorded}" + (f" ({cell.infra})" if cell.infra else "")
 
 
-def _flip_note(agent: AgentResult, flips: Sequence[Flip], tasks: int) -> str:
-    which = f"the {MOST_FLIPS} largest of " if len(flips) > MOST_FLIPS else ""
+def _flip_note(agent: AgentResult, found: int, most: int, tasks: int, design: Design) -> str:
+    which = f"the {most} largest of " if found > most else ""
     samples = max(result.samples[1] for result in agent.configs)
-    return (
-        f"{which}{plural(len(flips), 'flip')} in {plural(tasks, 'task')}; passes/trials, infra-errors in brackets. "
-        f"Places to look, not findings: {_why_no_finding(samples, tasks)}."
-    )
+    text = f"{which}{plural(found, 'flip')} in {plural(tasks, 'task')}; passes/trials, infra-errors in brackets."
+    named = len(agent.movers.found) if agent.movers else 0
+    if named >= found:
+        return text
+    what = "Those not named above are places to look" if named else "Places to look"
+    return f"{text} {what}, not findings: {_why_no_finding(samples, tasks, design.alpha)}."
 
 
-def _why_no_finding(samples: int, tasks: int) -> str:
+def _why_no_finding(samples: int, tasks: int, alpha: float) -> str:
     p = smallest_flip_p(samples)
-    if p * tasks < SIGNIFICANT:
-        return f"single tasks are not tested here, and of {tasks} some differ by chance"
+    if p * tasks < alpha:
+        return f"none of them is beyond what chance does to {plural(tasks, 'task')}"
     text = f"with {plural(samples, 'sample')} even 0/{samples} against {samples}/{samples} has p = {p_text(p)}"
-    return text if p >= SIGNIFICANT else f"{text}, and {tasks} tasks were looked at"
+    return text if p >= alpha else f"{text}, and {tasks} tasks were looked at"
+
+
+# Infra-errors in the score
+
+
+def variants(agent: AgentResult, width: int) -> list[str]:
+    """Return what the score is by each way of counting infra-errors; nothing where there are none."""
+    results = [result for result in agent.configs if result.recorded]
+    if not any(result.infra for result in results):
+        return []
+    parts = [together(f"{result.config} {_three(result)}") for result in results]
+    lines = wrap(
+        f"pass% with infra-errors as not passed / left out / bounds (whatever they hid): {'; '.join(parts)}", width
+    )
+    only = [
+        f"{result.config} {len(result.only_infra)} ({listed(result.only_infra, 3)})"
+        for result in results
+        if result.only_infra
+    ]
+    if only:
+        lines += wrap(f"tasks with nothing but infra-errors, so not in what is left: {'; '.join(only)}", width)
+    return lines
+
+
+def _three(result: ConfigResult) -> str:
+    bounds = result.variants
+    ends = f"{percent(bounds.bound_low)} to {percent(bounds.bound_high)}"
+    return f"{_plain(result.score)} / {_plain(result.excluded)} / {ends}"

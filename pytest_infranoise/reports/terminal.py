@@ -16,12 +16,25 @@ from typing import Any
 
 from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Flag
-from pytest_infranoise.reports.tables import agent_tables
+from pytest_infranoise.reports.calibration import calibration_lines
+from pytest_infranoise.reports.conclusions import decomposition_lines
+from pytest_infranoise.reports.conclusions import drift_lines
+from pytest_infranoise.reports.conclusions import movers_lines
+from pytest_infranoise.reports.conclusions import ranking_lines
+from pytest_infranoise.reports.conclusions import trend_lines
+from pytest_infranoise.reports.tables import causes
+from pytest_infranoise.reports.tables import flips
+from pytest_infranoise.reports.tables import main_notes
+from pytest_infranoise.reports.tables import main_table
+from pytest_infranoise.reports.tables import variants
 from pytest_infranoise.reports.text import fit
+from pytest_infranoise.reports.text import level
 from pytest_infranoise.reports.text import listed
+from pytest_infranoise.reports.text import margin_text
 from pytest_infranoise.reports.text import plural
 from pytest_infranoise.reports.text import together
 from pytest_infranoise.reports.text import wrap
+from pytest_infranoise.results import AgentResult
 from pytest_infranoise.results import Analysis
 
 if TYPE_CHECKING:
@@ -43,9 +56,33 @@ def render(analysis: Analysis, width: int) -> list[str]:
         if several:
             lines += ["", f"--- agent {fit(agent.label, width - 14)} ---"]
         # What the columns mean is the same for every agent, so it is said once.
-        parts = agent_tables(agent, width, legend=place == 0)
+        parts = _agent(agent, analysis, width, legend=place == 0)
         lines += [line for part in parts if part for line in ("", *part)]
-    return [*lines, "", *_foot(analysis, width)]
+    ranking = ranking_lines(analysis, width)
+    return [*lines, *(["", *ranking] if ranking else []), "", *_foot(analysis, width)]
+
+
+def _agent(agent: AgentResult, analysis: Analysis, width: int, *, legend: bool) -> Iterator[list[str]]:
+    """Yield each part about one agent."""
+    if not any(result.recorded for result in agent.configs):
+        yield ["no trial has a record"]
+        return
+    design = analysis.design
+    notes = main_notes(agent, design, legend=legend)
+    yield [
+        *main_table(agent, design, width),
+        *(line for note in notes for line in wrap(note, width)),
+        *trend_lines(agent, width),
+    ]
+    yield calibration_lines(agent, analysis, width)
+    yield [
+        *decomposition_lines(agent, width),
+        *variants(agent, width),
+        *movers_lines(agent, width),
+        *drift_lines(agent, design, width),
+    ]
+    yield causes(agent, width)
+    yield flips(agent, design, width)
 
 
 def render_gates(results: Sequence[GateResult], width: int) -> list[str]:
@@ -65,8 +102,20 @@ def _head(analysis: Analysis, width: int) -> list[str]:
     for note in analysis.meta.get("config_notes", ()):
         lines += wrap(note, width)
     if analysis.recorded:
-        lines += wrap(f"95% intervals describe these tasks, not others like them ({_methods(analysis)}).", width)
+        lines += wrap(_what_numbers_cover(analysis), width)
     return lines
+
+
+def _what_numbers_cover(analysis: Analysis) -> str:
+    design = analysis.design
+    covers = {
+        "benchmark": "describe these tasks, not others like them",
+        "population": "describe tasks like these (target population), so they are wider than for these tasks alone",
+    }[design.target]
+    return (
+        f"{level(design.conf)} intervals {covers} ({_methods(analysis)}). Infra-errors count as not passed. Margin "
+        f"{margin_text(design.margin)}, fixed before the run."
+    )
 
 
 def _what_was_run(analysis: Analysis) -> str:
@@ -131,10 +180,7 @@ def _end(end: float | str) -> str:
 
 def _methods(analysis: Analysis) -> str:
     rates = (
-        rate
-        for agent in analysis.agents
-        for result in agent.configs
-        for rate in (result.score, result.excluded, result.infra_rate)
+        rate for agent in analysis.agents for result in agent.configs for rate in (result.score, result.infra_rate)
     )
     return ", ".join(sorted({rate.method for rate in rates if rate.tasks}, reverse=True))
 

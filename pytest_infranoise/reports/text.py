@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_infranoise.results import Rate
+    from pytest_infranoise.stats.rates import Interval
 
 # Below this a proportion is printed as 0.0 %.
 _ROUNDS_TO_ZERO = 0.0005
@@ -39,6 +40,32 @@ def points(value: float) -> str:
     """Return a difference of proportions in signed percentage points, e.g. ``+25.0``; 0.0 has no sign."""
     text = f"{value * 100:+.1f}"
     return "0.0" if text in ("+0.0", "-0.0") else text
+
+
+def level(share: float) -> str:
+    """Return a confidence level, e.g. ``95%``."""
+    return f"{100 * share:.6g}%"
+
+
+def plus_minus(value: float) -> str:
+    """Return a margin around 0 in points that is not below ``value``, e.g. ``+-3.3``."""
+    return f"+-{math.ceil(value * 1000 - _FUZZ) / 10:.1f}"
+
+
+def margin_text(margin: float) -> str:
+    """Return a margin as it was chosen, e.g. ``+-3pp``."""
+    return f"+-{100 * margin:g}pp"
+
+
+def interval_text(interval: Interval) -> str:
+    """Return an interval of a change in points, e.g. ``[-0.9, +3.8]``."""
+    return f"[{points(interval.lo)}, {points(interval.hi)}]"
+
+
+def p_words(p: float | None) -> str:
+    """Return a p-value for a sentence: ``p = .313``, ``p < .0001``."""
+    text = p_text(p)
+    return f"p < {text[1:]}" if text.startswith("<") else f"p = {text}"
 
 
 def p_text(p: float | None) -> str:

@@ -48,6 +48,28 @@ def hypergeometric(ones: int, n1: int, n0: int) -> tuple[int, FloatArray]:
     return low, weights / weights.sum()
 
 
+def score_law(events: int, n: IntArray, steps: IntArray) -> FloatArray:
+    """Law of the score total when `events` events fall at random among all trials of a task.
+
+    `n`: trials per config, `steps`: the configs' scores, whole and not negative. Indexed from 0.
+    """
+    top = events * int(steps.max(initial=0))
+    law = np.zeros((events + 1, top + 1))
+    law[0, 0] = 1.0
+    for trials, step in zip(n.tolist(), steps.tolist(), strict=True):
+        k = np.arange(min(trials, events) + 1)
+        # Fair-coin weights: the conditional law is the same and nothing overflows.
+        logs = special.gammaln(trials + 1) - special.gammaln(k + 1) - special.gammaln(trials - k + 1)
+        grown = np.zeros_like(law)
+        for j, weight in zip(k.tolist(), np.exp(logs - trials * math.log(2.0)).tolist(), strict=True):
+            shift = j * step
+            if shift <= top:
+                grown[j:, shift:] += weight * law[: events + 1 - j, : top + 1 - shift]
+        law = grown
+    last = law[events]
+    return np.asarray(last / last.sum(), dtype=np.float64)
+
+
 def convolve_all(laws: Sequence[FloatArray]) -> FloatArray:
     """Law of a sum of independent counts, given each one's probabilities.
 

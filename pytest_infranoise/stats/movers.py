@@ -22,6 +22,7 @@ from pytest_infranoise.stats.counts import vector
 from pytest_infranoise.stats.counts import whole
 from pytest_infranoise.stats.exact import TIE
 from pytest_infranoise.stats.exact import hypergeometric
+from pytest_infranoise.stats.exact import score_law
 from pytest_infranoise.stats.multiplicity import bh
 from pytest_infranoise.stats.slots import dersimonian_laird
 
@@ -197,7 +198,7 @@ def _fisher_family(a: IntArray, m1: IntArray, b: IntArray, m0: IntArray) -> tupl
 
 def _trend_row(x: IntArray, n: IntArray, steps: IntArray) -> tuple[float, float, float]:
     """Return mid-p, the smallest attainable mid-p, and the signed distance from the mean."""
-    law = _score_law(int(x.sum()), n, steps)
+    law = score_law(int(x.sum()), n, steps)
     support = np.flatnonzero(law)
     if support.size < 2:
         return 1.0, 1.0, 0.0
@@ -207,25 +208,6 @@ def _trend_row(x: IntArray, n: IntArray, steps: IntArray) -> tuple[float, float,
     all_p = _mid_p(float(distance.max()) + 1.0 - distance, law[support])
     total = int(x @ steps)
     return float(all_p[np.searchsorted(support, total)]), float(all_p.min()), total - mean
-
-
-def _score_law(events: int, n: IntArray, steps: IntArray) -> FloatArray:
-    """Law of the score total when `events` events fall at random among all trials of a task."""
-    top = events * int(steps.max(initial=0))
-    law = np.zeros((events + 1, top + 1))
-    law[0, 0] = 1.0
-    for trials, step in zip(n.tolist(), steps.tolist(), strict=True):
-        k = np.arange(min(trials, events) + 1)
-        # Fair-coin weights: the conditional law is the same and nothing overflows.
-        logs = special.gammaln(trials + 1) - special.gammaln(k + 1) - special.gammaln(trials - k + 1)
-        grown = np.zeros_like(law)
-        for j, weight in zip(k.tolist(), np.exp(logs - trials * math.log(2.0)).tolist(), strict=True):
-            shift = j * step
-            if shift <= top:
-                grown[j:, shift:] += weight * law[: events + 1 - j, : top + 1 - shift]
-        law = grown
-    last = law[events]
-    return np.asarray(last / last.sum(), dtype=np.float64)
 
 
 def _smoothed(x: IntArray, n: IntArray) -> FloatArray:

@@ -32,6 +32,7 @@ from tests.builders import Counts
 from tests.builders import key
 from tests.builders import large_counts
 from tests.builders import run_of
+from tests.builders import simulated_counts
 from tests.strategies import count_tables
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -69,6 +70,7 @@ def missing() -> Run:
 RUNS: dict[str, Callable[[], Run]] = {
     "demo": demo,
     "large": lambda: run_of(large_counts(tasks=89, samples=5)),
+    "simulated": lambda: run_of(simulated_counts()),
     "two-agents": lambda: run_of(large_counts(tasks=12, samples=3, agents=("scripted", "codex/gpt-9"))),
     "one-sample": lambda: run_of(large_counts(tasks=20, samples=1)),
     "one-trial": lambda: run_of({"oracle": {"1x": {"a": (1,)}}}),
@@ -115,7 +117,7 @@ def test_no_number_is_undefined_or_a_zero_probability(counts: Counts, width: int
 def test_zero_is_never_printed_as_a_rate() -> None:
     text = text_of(run_of(DEMO), 120)
     assert "0 of 12, at most 24.3%" in text
-    assert not re.search(r"(?<![\d.])0\.0 \[", text.split("change from")[0])
+    assert not re.search(r"(?<![\d.])0\.0 \[", text.split("\nd: ")[0])
 
 
 def test_a_large_p_is_not_called_equality() -> None:
@@ -123,7 +125,8 @@ def test_a_large_p_is_not_called_equality() -> None:
     text = text_of(run_of(same))
     assert "1.000" in text
     assert "A large p means that no difference was shown, not that there is none." in text
-    assert not re.search(r"\b(equal|same|identical|no effect|within noise)\b", text)
+    legend = "has been shown equal to 1x's"
+    assert not re.search(r"\b(equal|identical|no effect|within noise|calibrated)\b", text.replace(legend, ""))
 
 
 def test_what_intervals_cover_stands_above_the_first_table() -> None:
@@ -189,8 +192,15 @@ def test_notes_that_a_reader_needs() -> None:
 def test_a_flip_is_called_a_finding_by_nobody() -> None:
     few = text_of(run_of({"a": {"1x": {"t": (0, 3)}, "3x": {"t": (3, 0)}}}))
     assert "with 3 samples even 0/3 against 3/3 has p = .100" in few
-    many = text_of(run_of({"a": {"1x": {"t": (0, 9)}, "3x": {"t": (9, 0)}}}))
-    assert "single tasks are not tested here" in many
+    many = text_of(run_of({"a": {"1x": {"t": (4, 5), "u": (5, 4)}, "3x": {"t": (5, 4), "u": (5, 4)}}}))
+    assert "not findings: none of them is beyond what chance does to 2 tasks" in many
+
+
+def test_a_task_that_moves_is_a_finding_beside_which_others_are_places_to_look() -> None:
+    counts: Counts = {"a": {"1x": {"t": (0, 9), "u": (5, 4)}, "3x": {"t": (9, 0), "u": (6, 3)}}}
+    text = text_of(run_of(counts))
+    assert "tasks that move (1x against 3x, false discovery rate 10%): +t 0->9 of 9\n" in text
+    assert "Those not named above are places to look, not findings" in text
 
 
 def test_gate_lines_are_wrapped() -> None:

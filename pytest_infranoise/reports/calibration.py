@@ -1,0 +1,164 @@
+"""Which ceiling to use, in sentences: what is shown, what is not, and what would settle it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pytest_infranoise.findings import Calibration
+from pytest_infranoise.findings import Planner
+from pytest_infranoise.reports.text import almost_none
+from pytest_infranoise.reports.text import interval_text
+from pytest_infranoise.reports.text import level
+from pytest_infranoise.reports.text import margin_text
+from pytest_infranoise.reports.text import p_words
+from pytest_infranoise.reports.text import percent
+from pytest_infranoise.reports.text import percent_up
+from pytest_infranoise.reports.text import plural
+from pytest_infranoise.reports.text import points
+from pytest_infranoise.reports.text import wrap
+from pytest_infranoise.results import AgentResult
+from pytest_infranoise.results import Analysis
+from pytest_infranoise.results import Comparison
+from pytest_infranoise.results import ConfigResult
+from pytest_infranoise.results import Design
+from pytest_infranoise.results import Rate
+
+_LABEL = "  {:<11}"
+_HANGING = " " * 13
+# More samples than this per task and config are no plan but a way to say "never".
+_MOST_SAMPLES = 1000
+FIVE_POINTS = 0.05
+
+
+def calibration_lines(agent: AgentResult, analysis: Analysis, width: int) -> list[str]:
+    """Return which ceiling to use: what is shown, what is not, and what would settle it."""
+    found = agent.calibration
+    if found is None:
+        if agent.chain is None or analysis.baseline not in agent.chain or len(agent.chain) < 2:
+            return []
+        return wrap(
+            f"CALIBRATION  none: no config has higher ceilings than the baseline {analysis.baseline}", width
+        )
+    if analysis.cut_short:
+        return wrap("CALIBRATION  none: this run is not an estimate", width)
+    lines = wrap(f"CALIBRATION  {_status(found, analysis.baseline or '')}", width)
+    zero = agent.result(analysis.baseline)
+    comparison = agent.comparison(found.candidate)
+    one = agent.result(found.candidate)
+    if zero is None or comparison is None or one is None:
+        return [*lines, *_labelled("not shown", _no_reduction(agent, found, zero, analysis.design), width)]
+    design = analysis.design
+    lines += _labelled("shown", _reduction(found, zero, one), width)
+    within = _within(comparison, design)
+    if found.status == "calibrated":
+        return [*lines, *_labelled("", within, width), *_labelled("", _coarse(found), width)]
+    lines += _labelled("not shown", f"{within}. {_other_reading(comparison, found, design)}", width)
+    return [*lines, *_to_settle(agent.planner, design, width)]
+
+
+def _status(found: Calibration, baseline: str) -> str:
+    return {
+        "calibrated": f"calibrated: {found.pick} instead of {baseline}",
+        "inconclusive": f"inconclusive; best candidate {found.candidate}",
+        "score-moves": f"the score moves: {found.candidate} cuts infra-errors, and is not the same benchmark",
+        "no-infra-reduction": "no ceiling is known to cut infra-errors enough",
+    }[found.status]
+
+
+def _labelled(label: str, text: str, width: int) -> list[str]:
+    if not text:
+        return []
+    return wrap(_LABEL.format(label).replace(" ", "\N{NO-BREAK SPACE}") + text, width, _HANGING)
+
+
+def _reduction(found: Calibration, zero: ConfigResult, one: ConfigResult) -> str:
+    row = next(row for row in found.rows if row.config == one.config)
+    cut = 0.0 if row.cut is None else row.cut
+    return (
+        f"infra-errors cut by {100 * cut:.0f}% ({_rate(zero.infra_rate)} -> {_rate(one.infra_rate)}, Holm "
+        f"{p_words(row.p_infra_holm)})"
+    )
+
+
+def _rate(rate: Rate) -> str:
+    if rate.value is None:
+        return "none"
+    return f"{rate.events} of {rate.trials}" if almost_none(rate) else f"{percent(rate.value)}%"
+
+
+def _no_reduction(agent: AgentResult, found: Calibration, zero: ConfigResult | None, design: Design) -> str:
+    if zero is not None and zero.infra == 0:
+        rate = zero.infra_rate
+        return f"{zero.config} had 0 infra-errors in {rate.trials} trials, at most {percent_up(rate.interval.hi)}"
+    rows = [row for row in found.rows if agent.result(row.config) is not None]
+    parts = [f"{row.config} {100 * (row.cut or 0.0):.0f}% (Holm {p_words(row.p_infra_holm)})" for row in rows]
+    return f"a cut of at least {100 * design.min_cut:g}% by a ceiling; {', '.join(parts)}"
+
+
+def _within(comparison: Comparison, design: Design) -> str:
+    found = comparison.equivalence
+    value = comparison.score.value
+    if found is None or value is None:
+        return ""
+    covers = level(1 - 2 * design.alpha)
+    return (
+        f"pass rate within {margin_text(design.margin)} of {comparison.baseline}'s: d = {points(value)}, {covers} "
+        f"CI {interval_text(found.interval)}"
+    )
+
+
+def _other_reading(comparison: Comparison, found: Calibration, design: Design) -> str:
+    p, equivalence = comparison.score.p, comparison.equivalence
+    if p is None or equivalence is None:
+        return ""
+    if found.status == "score-moves":
+        return f"That it moves is: {p_words(p)}."
+    other = max(equivalence.interval, key=abs)
+    means = "means that no difference was detected, not that there is none"
+    return f"{p_words(p)} {means}: {points(other)} would also fit."
+
+
+def _coarse(found: Calibration) -> str:
+    """Say how the smaller ceilings did: the grid is coarse, and neighbours can rarely be told apart."""
+    smaller = []
+    for row in found.rows:
+        if row.config == found.pick:
+            break
+        smaller.append(f"{row.config} cuts {100 * (row.cut or 0.0):.0f}% (Holm {p_words(row.p_infra_holm)})")
+    return f"the grid is coarse: {', '.join(smaller)}" if smaller else ""
+
+
+def _to_settle(planner: Planner | None, design: Design, width: int) -> list[str]:
+    if planner is None:
+        why = "the variance of single trials is not known: two samples per task or more"
+        return _labelled("to settle", why, width)
+    settled = f"{margin_text(design.margin)}: {_enough(planner.for_margin_if_zero)}"
+    pairs = [(design.margin, planner.for_margin)]
+    if not math.isclose(design.margin, FIVE_POINTS):
+        pairs.append((FIVE_POINTS, planner.for_five))
+    text = f"{_needed(pairs)}, if d stays {points(planner.delta)}; {settled}, if d is 0"
+    lines = _labelled("to settle", text, width)
+    if planner.near_spec:
+        near = [(design.margin, planner.for_margin_near)]
+        if not math.isclose(design.margin, FIVE_POINTS):
+            near.append((FIVE_POINTS, planner.for_five_near))
+        lines += _labelled(
+            "",
+            f"rerunning only the {plural(len(planner.near_spec), 'task')} whose memory came near the spec: "
+            f"{_needed(near)}",
+            width,
+        )
+    return lines
+
+
+def _needed(pairs: Sequence[tuple[float, int | None]]) -> str:
+    return "; ".join(f"{margin_text(margin)}: {_enough(number)}" for margin, number in pairs)
+
+
+def _enough(number: int | None) -> str:
+    if number is None:
+        return "never"
+    if number > _MOST_SAMPLES:
+        return f"more than {_MOST_SAMPLES} samples/task"
+    return f"{plural(number, 'sample')}/task"
