@@ -1,96 +1,44 @@
-"""Conditions on a run's rates that decide its exit status: what may be written, and whether it holds."""
+"""Whether a gate holds for a run, and the line that says why.
+
+Rates' gates compare estimates unless an end of the interval is asked for; what is about a difference is decided on
+its interval, because there a few lucky trials are enough for any estimate.
+"""
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from pytest_infranoise.gate_grammar import CALIBRATED
+from pytest_infranoise.gate_grammar import DELTA
+from pytest_infranoise.gate_grammar import EQUIVALENT
+from pytest_infranoise.gate_grammar import MISSING
+from pytest_infranoise.gate_grammar import Gate
+from pytest_infranoise.gate_grammar import parse_gate
+from pytest_infranoise.reports.text import interval_text
+from pytest_infranoise.reports.text import level
 from pytest_infranoise.reports.text import listed
+from pytest_infranoise.reports.text import margin_text
 from pytest_infranoise.reports.text import percent_down
 from pytest_infranoise.reports.text import percent_up
 from pytest_infranoise.reports.text import plural
+from pytest_infranoise.reports.text import plus_minus
+from pytest_infranoise.reports.text import points
 from pytest_infranoise.reports.text import rate_text
 
 if TYPE_CHECKING:
     from pytest_infranoise.results import AgentResult
     from pytest_infranoise.results import Analysis
+    from pytest_infranoise.results import Comparison
     from pytest_infranoise.results import ConfigResult
     from pytest_infranoise.results import Rate
 
-RATES = ("infra-rate", "pass-rate")
-MISSING = "missing"
-QUANTITIES = (*RATES, MISSING)
-BOUNDS = ("upper", "lower")
-OPERATORS = ("<=", ">=", "<", ">")
-GRAMMAR = (
-    "write e.g. 'infra-rate[3x] <= 5%', 'pass-rate >= 40%' (every config), 'lower(pass-rate[3x]) >= 40%' (upper or "
-    "lower end of the 95% interval) or 'missing <= 0'; operators <= < >= >"
-)
+__all__ = ["Gate", "GateResult", "evaluate", "parse_gate"]
 
-_OPERATOR = re.compile(r"[<>=!~]+")
-_BOUND = re.compile(r"(?P<bound>[^()\[\]]*)\((?P<inner>.*)\)", re.DOTALL)
-_QUANTITY = re.compile(r"(?P<name>[^()\[\]]*?)\s*(?:\[(?P<config>[^\[\]]*)\])?", re.DOTALL)
-_NUMBER = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})\s*(?P<percent>%?)")
 # More configs than this would make a line that nobody reads.
 _MOST_SHOWN = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """One condition; ``str()`` of it is a text that ``parse_gate`` reads as the same gate.
-
-    ``config`` None stands for every config (for ``missing``: the whole run). ``threshold`` is a proportion, for
-    ``missing`` a count.
-    """
-
-    quantity: str
-    config: str | None
-    bound: str | None
-    operator: str
-    threshold: Decimal
-
-    def __str__(self) -> str:
-        inner = self.quantity if self.config is None else f"{self.quantity}[{self.config}]"
-        left = inner if self.bound is None else f"{self.bound}({inner})"
-        return f"{left} {self.operator} {self.threshold_text}"
-
-    @property
-    def threshold_text(self) -> str:
-        """The threshold as people write it: a percentage, for ``missing`` a number."""
-        if self.quantity == MISSING:
-            return f"{self.threshold:f}"
-        return f"{_plain(self.threshold * 100)}%"
-
-    def check_configs(self, names: Iterable[str]) -> None:
-        """Check that the gate's config is one of ``names``.
-
-        Raises:
-            ValueError: it is not; the message lists them.
-        """
-        known = list(names)
-        if self.config is None or self.config in known:
-            return
-        near = difflib.get_close_matches(self.config, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(
-            f"gate {str(self)!r}: no resource config {self.config!r} in this run; {hint}configs: {', '.join(known)}"
-        )
-
-    def allows(self, value: float) -> bool:
-        """Whether a value satisfies the condition."""
-        limit = float(self.threshold)
-        return {
-            "<=": value <= limit,
-            "<": value < limit,
-            ">=": value >= limit,
-            ">": value > limit,
-        }[self.operator]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,88 +50,23 @@ class GateResult:
     line: str
 
 
-def _plain(number: Decimal) -> str:
-    text = f"{number:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def parse_gate(text: str) -> Gate:
-    """Return the gate that ``text`` states.
-
-    Raises:
-        ValueError: it states none; the message says what is wrong and shows the grammar.
-    """
-    try:
-        return _parse(text)
-    except _Wrong as wrong:
-        raise ValueError(f"gate {text!r}: {wrong}; {GRAMMAR}") from None
-
-
-class _Wrong(Exception):
-    """What is wrong with a gate, in a few words."""
-
-
-def _parse(text: str) -> Gate:
-    operators = list(_OPERATOR.finditer(text))
-    if len(operators) != 1:
-        raise _Wrong("more than one comparison" if operators else "no comparison")
-    (operator,) = operators
-    if operator.group() not in OPERATORS:
-        raise _Wrong(f"unknown operator {operator.group()!r}")
-    bound, quantity, config = _left(text[: operator.start()].strip())
-    threshold = _threshold(text[operator.end() :].strip(), quantity)
-    return Gate(quantity, config, bound, operator.group(), threshold)
-
-
-def _left(text: str) -> tuple[str | None, str, str | None]:
-    bound = None
-    match = _BOUND.fullmatch(text)
-    if match is not None:
-        bound, text = match["bound"].strip(), match["inner"].strip()
-        if bound not in BOUNDS:
-            raise _Wrong(f"unknown function {bound!r}")
-    match = _QUANTITY.fullmatch(text)
-    if match is None:
-        raise _Wrong(f"{text!r} is no QUANTITY[CONFIG]")
-    quantity, config = match["name"], match["config"]
-    if quantity not in QUANTITIES:
-        near = difflib.get_close_matches(quantity, QUANTITIES, n=1)
-        raise _Wrong(f"unknown quantity {quantity!r}" + (f", did you mean {near[0]!r}?" if near else ""))
-    if bound is not None and quantity == MISSING:
-        raise _Wrong("missing is a count and has no interval")
-    if config is not None and not config.strip():
-        raise _Wrong("no config between the brackets")
-    return bound, quantity, config.strip() if config is not None else None
-
-
-def _threshold(text: str, quantity: str) -> Decimal:
-    match = _NUMBER.fullmatch(text)
-    if match is None:
-        raise _Wrong(f"{text!r} is not a threshold" if text else "no threshold")
-    number, percent = Decimal(match["number"]), bool(match["percent"])
-    if quantity == MISSING:
-        if percent or number != int(number):
-            raise _Wrong(f"missing is a count of trials, so its threshold is a whole number, not {text}")
-        return Decimal(int(number))
-    if percent:
-        number = number / 100
-    elif number >= 1:
-        raise _Wrong(f"{text} can be read in two ways; for {text} of 100 write {text}%")
-    if number > 1:
-        raise _Wrong(f"{text} is more than 100%")
-    return number
-
-
 def evaluate(gate: Gate, analysis: Analysis) -> GateResult:
     """Judge a gate on a run.
 
     A rate's gate compares the point estimate, or the interval's end for ``upper`` and ``lower``; every agent, and
-    without CONFIG every config, must hold. Where nothing was recorded a rate's gate does not hold, and none holds
-    in a run that is not an estimate.
+    without CONFIG every config, must hold. A delta's gate compares the end that is harder to satisfy, so that all
+    of the interval does, or the end that is asked for. Where nothing was recorded no gate but that on missing
+    trials holds, and none holds in a run that is not an estimate.
     """
     if analysis.cut_short:
         return GateResult(gate, False, f"gate {gate} is refused: not an estimate: {analysis.cut_short}")
-    holds, why = _judge_missing(gate, analysis) if gate.quantity == MISSING else _judge_rate(gate, analysis)
+    judges = {
+        MISSING: _judge_missing,
+        DELTA: _judge_comparison,
+        EQUIVALENT: _judge_comparison,
+        CALIBRATED: _judge_calibration,
+    }
+    holds, why = judges.get(gate.quantity, _judge_rate)(gate, analysis)
     return GateResult(gate, holds, f"gate {gate} {'holds' if holds else 'does not hold'}: {why}")
 
 
@@ -262,3 +145,97 @@ def _beyond_the_data(gate: Gate, places: Sequence[_Place]) -> Iterator[str]:
 def _best_case(gate: Gate, upward: bool, end: float) -> str:
     did = "is an infra-error" if gate.quantity == "infra-rate" else "passes"
     return f"if each {did}, at least {percent_down(end)}" if upward else f"if none {did}, at most {percent_up(end)}"
+
+
+# Differences
+
+
+def _judge_comparison(gate: Gate, analysis: Analysis) -> tuple[bool, str]:
+    """Judge a delta or an equivalence for every agent."""
+    from pytest_infranoise.analysis import compare
+
+    several = len(analysis.agents) > 1
+    judged = []
+    for agent in analysis.agents:
+        comparison = compare(analysis, agent, gate.config or "", gate.other or "")
+        judge = _delta_holds if gate.quantity == DELTA else _equivalence_holds
+        holds, why = judge(gate, analysis, comparison)
+        judged.append((holds, f"{agent.label}: {why}" if several else why))
+    return _all_of(judged)
+
+
+def _all_of(judged: Sequence[tuple[bool, str]]) -> tuple[bool, str]:
+    """Return whether all hold, and what is said of those that do not, or of all."""
+    if not judged:
+        return False, "no trial was planned"
+    failing = [why for holds, why in judged if not holds]
+    return not failing, "; ".join(failing or [why for _, why in judged])
+
+
+def _delta_holds(gate: Gate, analysis: Analysis, comparison: Comparison | None) -> tuple[bool, str]:
+    if comparison is None or comparison.score.value is None:
+        return False, _nothing_common(gate)
+    delta, value = comparison.score, comparison.score.value
+    upward = gate.operator in (">", ">=")
+    bound = gate.bound or ("lower" if upward else "upper")
+    end = delta.interval.lo if bound == "lower" else delta.interval.hi
+    text = f"{points(value)}, {level(analysis.design.conf)} CI {interval_text(delta.interval)}"
+    holds = gate.allows(end)
+    if holds or gate.bound is not None:
+        return holds, text
+    # How far the estimate has to be from the threshold, with as much noise as there is.
+    needed = float(gate.threshold) - (end - value)
+    if abs(needed) > 1:
+        return False, f"{text}; so few trials cannot show it, whatever their outcome"
+    side = "from" if upward else "up to"
+    return False, f"{text}; with so many trials it is shown {side} about {points(needed)}"
+
+
+def _equivalence_holds(gate: Gate, analysis: Analysis, comparison: Comparison | None) -> tuple[bool, str]:
+    found = comparison.equivalence if comparison is not None else None
+    if comparison is None or found is None or comparison.score.value is None:
+        return False, _nothing_common(gate)
+    is_inside = f"is {'' if found.shown else 'not '}inside"
+    text = (
+        f"{points(comparison.score.value)}, {level(1 - 2 * analysis.design.alpha)} CI "
+        f"{interval_text(found.interval)} {is_inside} {margin_text(found.margin)}; the "
+        f"smallest margin shown is {plus_minus(min(found.smallest, 1.0))}"
+    )
+    least = (found.interval.hi - found.interval.lo) / 2
+    if found.shown or least < found.margin:
+        return found.shown, text
+    return False, f"{text}; so few show none below about {plus_minus(min(least, 1.0))}, even with d = 0"
+
+
+def _nothing_common(gate: Gate) -> str:
+    return f"no task has trials under both {gate.config} and {gate.other}"
+
+
+# Calibration
+
+
+def _judge_calibration(gate: Gate, analysis: Analysis) -> tuple[bool, str]:
+    several = len(analysis.agents) > 1
+    judged = [_calibration_holds(gate, analysis, agent) for agent in analysis.agents]
+    return _all_of(
+        [
+            (holds, f"{agent.label}: {why}" if several else why)
+            for agent, (holds, why) in zip(analysis.agents, judged, strict=True)
+        ]
+    )
+
+
+def _calibration_holds(gate: Gate, analysis: Analysis, agent: AgentResult) -> tuple[bool, str]:
+    found = agent.calibration
+    if found is None:
+        return False, f"nothing to calibrate: {agent.no_chain or 'no config with higher ceilings has trials'}"
+    if found.pick is not None:
+        return gate.config in (None, found.pick), f"calibrated: {found.pick}"
+    if found.candidate is None:
+        cut = f"{100 * analysis.design.min_cut:g}%"
+        return False, f"no ceiling is known to cut infra-errors by {cut} or more"
+    comparison = agent.comparison(found.candidate)
+    equivalence = comparison.equivalence if comparison is not None else None
+    within = f", shown the same within {plus_minus(min(equivalence.smallest, 1.0))}" if equivalence else ""
+    margin = margin_text(analysis.design.margin)
+    return False, f"{found.status}: best candidate {found.candidate}{within}, not {margin}"

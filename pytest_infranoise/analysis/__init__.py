@@ -5,5 +5,6 @@ from __future__ import annotations
 from pytest_infranoise.analysis.deltas import infra_alternative
 from pytest_infranoise.analysis.deltas import smallest_flip_p
 from pytest_infranoise.analysis.run import analyse
+from pytest_infranoise.analysis.run import compare
 
-__all__ = ["analyse", "infra_alternative", "smallest_flip_p"]
+__all__ = ["analyse", "compare", "infra_alternative", "smallest_flip_p"]

@@ -36,6 +36,7 @@ from pytest_infranoise.model import TrialKey
 from pytest_infranoise.results import AgentResult
 from pytest_infranoise.results import Analysis
 from pytest_infranoise.results import Cell
+from pytest_infranoise.results import Comparison
 from pytest_infranoise.results import ConfigResult
 from pytest_infranoise.results import Delta
 from pytest_infranoise.results import Design
@@ -92,6 +93,15 @@ def analyse(run: Run) -> Analysis:
         specs=memory,
         interactions=_interactions(agents, baseline, design),
     )
+
+
+def compare(analysis: Analysis, agent: AgentResult, config: str, baseline: str) -> Comparison | None:
+    """Compare any two configs of an agent; None when one of them was not planned."""
+    one, zero = agent.result(config), agent.result(baseline)
+    if one is None or zero is None:
+        return None
+    rules = {entry["name"]: entry for entry in analysis.meta.get("configs", ())}
+    return comparisons(zero, [one], rules, analysis.design)[0]
 
 
 def _in_order(stated: Iterable[_T], seen: Iterable[_T]) -> tuple[_T, ...]:
