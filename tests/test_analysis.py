@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import settings
+from hypothesis import strategies as st
 
 from pytest_infranoise.analysis import analyse
 from pytest_infranoise.analysis import infra_alternative
 from pytest_infranoise.analysis import smallest_flip_p
+from pytest_infranoise.analysis.deltas import chain
+from pytest_infranoise.config_grammar import describe_config
+from pytest_infranoise.config_grammar import parse_configs
 from pytest_infranoise.journal import Started
 from pytest_infranoise.model import Cause
 from pytest_infranoise.model import FailReason
@@ -22,6 +26,9 @@ from pytest_infranoise.model import TrialKey
 from pytest_infranoise.model import Verdict
 from pytest_infranoise.results import Analysis
 from pytest_infranoise.results import ConfigResult
+from pytest_infranoise.results import Design
+from pytest_infranoise.results import Spread
+from pytest_infranoise.results import TaskUsage
 from pytest_infranoise.results import Timeouts
 from tests.builders import DEMO
 from tests.builders import Counts
@@ -238,6 +245,319 @@ class TestAccounts:
         shuffled = replace(run, planned=tuple(reversed(run.planned)), records=tuple(reversed(run.records)))
         assert analyse(shuffled).configs == ("1x", "3x", "uncapped")
         assert analyse(shuffled).agents == analyse(run).agents
+
+
+def peaks(place: TrialKey, anonymous: int, spec: int = 100, **details: Any) -> dict[TrialKey, dict[str, Any]]:
+    """Return a record's change to one with a measured peak and the floor that it was given."""
+    phases = {"agent": {"anonymous_peak": anonymous, "seconds": 5.0, "throttled_share": 0.25}}
+    found = {"phases": phases, "allocation": {"memory_floor": spec}, **details}
+    return {place: {"details": found, "peak_memory": 10 * anonymous, "seconds": 9.0}}
+
+
+# Ten hungry tasks of sixty crash under 1x; the others pass now and then, as often under every config.
+CHAIN: Counts = {
+    "a": {
+        name: {f"t{place:02}": (8, 12 - crashes, crashes) if place < 10 else (18, 2, 0) for place in range(60)}
+        for name, crashes in (("1x", 10), ("3x", 1), ("uncapped", 0))
+    }
+}
+
+
+class TestConclusions:
+    def test_calibration_is_the_rule_on_these_counts(self) -> None:
+        agent = analyse(run_of(CHAIN)).agents[0]
+        assert agent.chain == ("1x", "3x", "uncapped")
+        found = agent.calibration
+        assert found is not None
+        assert (found.status, found.pick, found.candidate) == ("calibrated", "3x", "3x")
+        assert [row.config for row in found.rows] == ["3x", "uncapped"]
+        assert found.rows[0].cut == pytest.approx(0.9)
+        equivalence = agent.comparisons[0].equivalence
+        assert equivalence is not None
+        assert equivalence.shown
+        assert equivalence.smallest < 0.03
+
+    def test_the_margin_and_the_cut_come_from_the_design(self) -> None:
+        for design, status in (
+            ({"margin": 0.01}, "inconclusive"),
+            ({"min_cut": 0.95}, "no-infra-reduction"),
+            ({"alpha": 0.2, "margin": 0.02}, "calibrated"),
+        ):
+            found = analyse(run_of(CHAIN, design=design)).agents[0].calibration
+            assert found is not None
+            assert found.status == status
+
+    def test_no_ceiling_is_no_ceiling_to_recommend(self) -> None:
+        counts: Counts = {"a": {name: CHAIN["a"][name] for name in ("1x", "uncapped")}}
+        found = analyse(run_of(counts)).agents[0].calibration
+        assert found is not None
+        assert (found.status, found.candidate) == ("no-infra-reduction", None)
+        assert found.rows[0].gate
+
+    def test_only_configs_above_the_baseline_are_candidates(self) -> None:
+        agent = analyse(run_of(CHAIN, baseline="3x")).agents[0]
+        assert agent.calibration is not None
+        assert [row.config for row in agent.calibration.rows] == ["uncapped"]
+        top = analyse(run_of(CHAIN, baseline="uncapped")).agents[0]
+        assert (top.calibration, top.chain) == (None, ("1x", "3x", "uncapped"))
+        assert top.movers is not None
+        assert (top.movers.baseline, top.movers.top) == ("uncapped", "3x")
+
+    def test_the_order_of_ceilings_is_not_the_order_of_names(self) -> None:
+        counts: Counts = {"a": {name: CHAIN["a"][name] for name in ("uncapped", "1x", "3x")}}
+        agent = analyse(run_of(counts, baseline="1x")).agents[0]
+        assert agent.chain == ("1x", "3x", "uncapped")
+        assert agent.trends is not None
+        assert agent.trends.configs == agent.chain
+
+    def test_trends_fall_and_stay(self) -> None:
+        trends = analyse(run_of(CHAIN)).agents[0].trends
+        assert trends is not None
+        assert trends.infra_rate.p is not None
+        assert trends.infra_rate.p < 1e-6
+        assert not trends.infra_rate.rising
+        assert trends.score.p == pytest.approx(1.0)
+        assert trends.infra_fit == pytest.approx((10 * 10 / 20 / 60, 10 * 1 / 20 / 60, 0))
+
+    def test_two_configs_have_no_trend_and_configs_that_are_no_chain_neither(self) -> None:
+        counts: Counts = {"a": {name: CHAIN["a"][name] for name in ("1x", "3x")}}
+        assert analyse(run_of(counts)).agents[0].trends is None
+        names = ["1x,3x", "ram:memory=1x..5x"]
+        configs = [describe_config(config) for config in parse_configs(names)]
+        other: Counts = {"a": {name: CHAIN["a"]["1x"] for name in ("1x", "3x", "ram")}}
+        agent = analyse(run_of(other, configs=configs)).agents[0]
+        assert (agent.chain, agent.trends, agent.calibration) == (None, None, None)
+        assert agent.no_chain == "neither of 3x and ram gives at least as much of everything"
+        assert len(agent.comparisons) == 2
+        assert agent.movers is not None
+        assert not agent.movers.by_trend
+
+    @pytest.mark.parametrize(
+        ("values", "order"),
+        [
+            (["3x,1x,uncapped"], ("1x", "3x", "uncapped")),
+            (["1x", "ram:memory=1x..5x", "both:memory=1x..5x,cpus=1x..2x"], ("1x", "ram", "both")),
+            (["1x", "slow:time=2x"], ("1x", "slow")),
+            (["1x", "ram:memory=1x..5x", "cpu:cpus=1x..5x"], None),
+            (["1x", "fix:memory=512M..1G"], None),
+            (["1x,task"], None),
+            (["1x", "again:time=1x"], None),
+            (["3x", "slow:time=2x"], None),
+        ],
+    )
+    def test_what_is_a_chain(self, values: list[str], order: tuple[str, ...] | None) -> None:
+        rules = {config.name: describe_config(config) for config in parse_configs(values)}
+        found, why = chain(list(rules), rules)
+        assert found == order
+        assert bool(why) == (order is None)
+
+    def test_samples_for_the_candidate(self) -> None:
+        agent = analyse(run_of(CHAIN, design={"margin": 0.01})).agents[0]
+        planner = agent.planner
+        assert planner is not None
+        assert (planner.config, planner.delta, planner.tasks) == ("3x", 0.0, 60)
+        assert planner.samples == pytest.approx(20)
+        variance = (10 * 0.4 * 0.6 + 50 * 0.9 * 0.1) / 60 * 20 / 19
+        assert planner.variance == pytest.approx(variance)
+        assert planner.for_margin == planner.for_margin_if_zero
+        assert planner.for_margin is not None
+        assert planner.for_margin > 20
+        assert planner.detectable == pytest.approx(
+            (1.959964 + 0.841621) * math.sqrt(2 * variance / 60 / 20), rel=1e-5
+        )
+        assert planner.near_spec is None
+
+    def test_tasks_near_their_spec_are_those_that_a_ceiling_can_reach(self) -> None:
+        three = {name: (1, 1) for name in ("low", "high", "dead")}
+        counts: Counts = {"a": {"1x": {**three, "dead": (1, 0, 1)}, "3x": three}}
+        changed: dict[TrialKey, dict[str, Any]] = {}
+        for task, used in (("low", 70), ("high", 80), ("dead", 10)):
+            changed |= peaks(key(task, "1x", 0, "a"), used) | peaks(key(task, "3x", 0, "a"), used)
+        analysis = analyse(run_of(counts, changed))
+        assert analysis.specs == {"dead": 100, "high": 100, "low": 100}
+        planner = analysis.agents[0].planner
+        assert planner is not None
+        assert planner.near_spec is not None
+        assert set(planner.near_spec) == {"high", "dead"}
+        assert planner.for_five_near is not None
+        assert planner.for_five is not None
+        assert planner.for_five_near < planner.for_five
+
+    def test_a_task_that_nobody_measured_may_be_near_its_spec(self) -> None:
+        counts: Counts = {"a": {name: {"t": (1, 1), "u": (1, 1)} for name in ("1x", "3x")}}
+        planner = analyse(run_of(counts, peaks(key("t", "1x", 0, "a"), 10))).agents[0].planner
+        assert planner is not None
+        assert planner.near_spec is None
+
+    @pytest.mark.parametrize(("samples", "found"), [(4, []), (6, [("t", 1.0)])])
+    def test_movers_need_five_samples(self, samples: int, found: list[tuple[str, float]]) -> None:
+        before, after = {"t": (0, samples), "u": (1, samples - 1)}, {"t": (samples, 0), "u": (1, samples - 1)}
+        movers = analyse(run_of({"a": {"1x": before, "3x": after}})).agents[0].movers
+        assert movers is not None
+        assert (movers.by_trend, movers.tasks) == (False, 2)
+        assert [(mover.task, mover.delta) for mover in movers.found] == found
+
+    def test_where_a_change_comes_from_adds_up(self) -> None:
+        comparison = analyse(run_of(DEMO)).agents[0].comparisons[1]
+        parts, split = comparison.accounting, comparison.decomposition
+        assert parts is not None
+        assert split is not None
+        assert parts.dS == pytest.approx(-parts.dE - parts.dF) == pytest.approx(comparison.score.value)
+        assert split.infra + split.capability == pytest.approx(parts.dS)
+        assert comparison.fail_rate.value == pytest.approx(parts.dF)
+
+
+class TestTargets:
+    def test_for_tasks_like_these_intervals_are_wider_and_p_flips_signs(self) -> None:
+        counts: Counts = {
+            "a": {
+                "1x": {f"t{place:02}": (place % 6, 5 - place % 6) for place in range(60)},
+                "3x": {f"t{place:02}": (5 - place % 6, place % 6) for place in range(60)},
+            }
+        }
+        these, like_these = (
+            analyse(run_of(counts, design={"target": target})).agents[0] for target in ("benchmark", "population")
+        )
+        for one, other in zip(these.configs, like_these.configs, strict=True):
+            assert one.score.value == other.score.value
+            assert other.score.interval.lo < one.score.interval.lo < one.score.interval.hi < other.score.interval.hi
+        assert like_these.configs[0].score.method == "clustered Wilson"
+        assert like_these.comparisons[0].score.method == "paired-t"
+
+    def test_the_infra_p_of_the_population_is_a_sign_flip(self) -> None:
+        counts: Counts = {
+            "a": {"1x": {name: (1, 0, 4) for name in "abc"}, "3x": {name: (5, 0, 0) for name in "abc"}}
+        }
+        delta = analyse(run_of(counts, design={"target": "population"})).agents[0].comparisons[0].infra_rate
+        assert delta.p == pytest.approx(1 / 8)
+
+    def test_alpha_sets_the_level_of_every_interval(self) -> None:
+        wide, narrow = (analyse(run_of(CHAIN, design={"alpha": alpha})).agents[0] for alpha in (0.01, 0.2))
+        for one, other in (
+            (wide.configs[0].score, narrow.configs[0].score),
+            (wide.comparisons[0].score, narrow.comparisons[0].score),
+        ):
+            assert one.interval.hi - one.interval.lo > other.interval.hi - other.interval.lo
+
+    def test_an_earlier_run_has_the_defaults_and_a_later_one_may_say_more(self) -> None:
+        assert analyse(run_of(DEMO)).design == Design()
+        assert analyse(run_of(DEMO, design={"margin": 0.02, "looks": 3})).design == Design(margin=0.02)
+
+
+class TestAgents:
+    def test_the_ranking_may_depend_on_the_config(self) -> None:
+        up = {"1x": {f"t{n:02}": (2, 8) for n in range(40)}, "3x": {f"t{n:02}": (7, 3) for n in range(40)}}
+        same = {name: {f"t{n:02}": (5, 5) for n in range(40)} for name in ("1x", "3x")}
+        (found,) = analyse(run_of({"x": up, "y": same})).interactions
+        assert (found.one, found.zero, found.config, found.baseline) == ("x", "y", "3x", "1x")
+        assert found.before == pytest.approx(-0.3)
+        assert found.after == pytest.approx(0.2)
+        assert found.delta.value == pytest.approx(0.5)
+        assert found.reverses
+        assert found.delta.interval.lo > 0.3
+        assert found.delta.p_holm is not None
+        assert found.delta.p_holm < 1e-6
+
+    def test_every_pair_and_config_is_one_family(self) -> None:
+        run = run_of({name: DEMO["scripted"] for name in ("x", "y", "z")})
+        found = analyse(run).interactions
+        assert len(found) == 3 * 2
+        assert [entry.delta.p_holm for entry in found] == [1.0] * 6
+
+    def test_agents_without_a_common_task_are_not_compared(self) -> None:
+        run = run_of({"x": {"1x": {"t": (1,)}, "3x": {"t": (1,)}}, "y": {"1x": {"u": (1,)}, "3x": {"u": (1,)}}})
+        assert analyse(run).interactions == ()
+
+
+class TestMeasurements:
+    def test_peaks_and_times_per_task_and_config(self) -> None:
+        changed = peaks(key("t", sample=0), 60) | peaks(key("t", sample=1), 80)
+        result = config(analyse(run_of({"scripted": {"1x": {"t": (2, 0, 1), "u": (1,)}}}, changed)), "1x")
+        usage = result.usage
+        assert usage.tasks["t"] == TaskUsage(trials=2, peak=800, anonymous=80, kills=1, seconds=9.0)
+        assert usage.tasks["u"] == TaskUsage(trials=0, peak=None, anonymous=None, kills=0, seconds=0.0)
+        assert usage.peak == Spread(2, 600, 700, 800)
+        assert usage.throttled == Spread(2, 0.25, 0.25, 0.25)
+        assert usage.agent_seconds == Spread(2, 5.0, 5.0, 5.0)
+
+    @pytest.mark.parametrize(
+        "details",
+        [
+            {},
+            {"phases": None, "allocation": 3},
+            {"phases": {"agent": [1]}, "allocation": {"memory_floor": "1G"}},
+            {"phases": {"agent": {"anonymous_peak": "much", "seconds": None, "throttled_share": True}}},
+        ],
+    )
+    def test_details_of_another_shape_measure_nothing(self, details: dict[str, Any]) -> None:
+        run = run_of({"scripted": {"1x": {"t": (1,)}}}, {key("t"): {"details": details}})
+        analysis = analyse(run)
+        usage = config(analysis, "1x").usage
+        assert (usage.anonymous, usage.throttled, usage.agent_seconds, analysis.specs) == (None, None, None, {})
+
+    def test_timeouts_of_starved_trials_are_told_apart(self) -> None:
+        changed: dict[TrialKey, dict[str, Any]] = {
+            key("t", sample=0): {"reason": FailReason.AGENT_TIMEOUT, "flags": (Flag.TIMED_OUT, Flag.STARVED)},
+            key("t", sample=1): {"reason": FailReason.AGENT_TIMEOUT, "flags": (Flag.TIMED_OUT,)},
+            key("t", sample=2): {"reason": FailReason.TESTS_FAILED, "flags": (Flag.STARVED,)},
+        }
+        result = config(analyse(run_of({"scripted": {"1x": {"t": (0, 4)}}}, changed)), "1x")
+        assert (result.timeouts.fails, result.timeouts.starved, result.starved) == (2, 1, 2)
+
+    def test_rounds_and_hours(self) -> None:
+        counts: Counts = {"a": {name: {f"t{n}": (3, 3) for n in range(6)} for name in ("1x", "3x")}}
+        run = run_of(counts)
+        records = tuple(replace(entry, started=1e6 + 3600.0 * (entry.key.sample // 2)) for entry in run.records)
+        drift = analyse(replace(run, records=records)).agents[0].drift
+        assert drift is not None
+        assert (drift.tasks, drift.rounds, drift.slot) == (6, 6, "hour")
+        assert drift.slots is not None
+        # The builder lets every task pass in its first rounds: the second hour is half of that, the third nothing.
+        assert (drift.slots.slots, drift.slots.measured, drift.slots.trusted) == (3, True, False)
+        assert drift.slots.p < 1e-6
+        assert drift.overdispersion == pytest.approx(0.0)
+        assert analyse(run).agents[0].drift == replace(drift, slots=None)
+
+    def test_a_task_that_lacks_a_round_does_not_make_rounds_differ(self) -> None:
+        counts: Counts = {"a": {name: {"t": (2, 2), "u": (1, 1, 0, 2)} for name in ("1x", "3x")}}
+        drift = analyse(run_of(counts)).agents[0].drift
+        assert drift is not None
+        assert (drift.tasks, drift.rounds) == (1, 4)
+        assert analyse(run_of({"a": {"1x": {"t": (1,)}}})).agents[0].drift is None
+
+
+DESIGNS = st.fixed_dictionaries(
+    {
+        "margin": st.sampled_from([0.001, 0.03, 0.5]),
+        "alpha": st.sampled_from([0.0001, 0.05, 0.2]),
+        "min_cut": st.sampled_from([0.1, 1.0]),
+        "target": st.sampled_from(["benchmark", "population"]),
+    }
+)
+KNOWN = st.sampled_from(["1x", "2x", "3x", "5x", "uncapped"])
+
+
+@given(count_tables(KNOWN), DESIGNS, KNOWN)
+@settings(max_examples=150, deadline=None)
+def test_any_counts_and_any_design_are_judged(counts: Counts, design: dict[str, Any], baseline: str) -> None:
+    analysis = analyse(run_of(counts, design=design, baseline=baseline))
+    for agent in analysis.agents:
+        for comparison in agent.comparisons:
+            assert (comparison.equivalence is None) == (comparison.score.tasks == 0)
+            if comparison.equivalence is not None:
+                inside = max(-comparison.equivalence.interval.lo, comparison.equivalence.interval.hi)
+                assert comparison.equivalence.shown == (inside < design["margin"])
+        if agent.calibration is not None and agent.calibration.pick is not None:
+            shown = agent.comparison(agent.calibration.pick)
+            assert shown is not None
+            assert shown.equivalence is not None
+            assert shown.equivalence.shown
+            assert agent.calibration.pick != "uncapped"
+        if agent.planner is not None:
+            assert agent.planner.variance > 0
+    for entry in analysis.interactions:
+        assert entry.delta.p is not None
+        assert 0 < entry.delta.p <= 1
 
 
 @given(count_tables())

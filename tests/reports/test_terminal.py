@@ -114,6 +114,140 @@ def test_no_number_is_undefined_or_a_zero_probability(counts: Counts, width: int
     assert not re.search(r"\bnan\b|\binf\b|(?<![\d.])0?\.000+\b|-0\.0\b|None", text)
 
 
+@given(
+    count_tables(st.sampled_from(["1x", "2x", "3x", "5x", "uncapped"])),
+    st.integers(60, 130),
+    st.sampled_from([0.001, 0.05, 0.2]),
+    st.sampled_from(["benchmark", "population"]),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_design_and_any_chain_fit_and_are_defined(
+    counts: Counts, width: int, alpha: float, target: str
+) -> None:
+    lines = render(analyse(run_of(counts, design={"alpha": alpha, "target": target})), width)
+    assert max(map(len, lines)) <= width
+    assert not re.search(r"\bnan\b|\binf\b|(?<![\d.])0?\.000+\b|-0\.0\b|None", "\n".join(lines))
+
+
+def test_what_intervals_cover_follows_the_design() -> None:
+    text = text_of(run_of(DEMO, design={"target": "population", "alpha": 0.1, "margin": 0.025}), 120)
+    assert "90% intervals describe tasks like these (target population), so they are wider" in text
+    assert "pass% [90% CI]" in text
+    assert "Margin +-2.5pp, fixed before the run." in text
+    assert "90% CI [" not in text.split("CALIBRATION")[1]
+    equivalence = text_of(run_of(CHAIN, design={"target": "population", "alpha": 0.1}))
+    assert "within +-3pp of 1x's: d = 0.0, 80% CI [" in equivalence
+
+
+def calibrated(text: str) -> str:
+    """Return the lines about the calibration as one, with single spaces."""
+    part = text[text.index("CALIBRATION") :].split("\n\n")[0]
+    return re.sub(r"\s+", " ", part)
+
+
+CHAIN: Counts = {
+    "a": {
+        name: {f"t{place:02}": (8, 12 - crashes, crashes) if place < 10 else (18, 2, 0) for place in range(60)}
+        for name, crashes in (("1x", 10), ("2x", 7), ("3x", 1), ("uncapped", 0))
+    }
+}
+
+
+class TestCalibration:
+    def test_what_is_calibrated_is_shown_with_the_ceilings_that_fell_short(self) -> None:
+        assert calibrated(text_of(run_of(CHAIN))) == (
+            "CALIBRATION calibrated: 3x instead of 1x shown infra-errors cut by 90% (8.3% -> 0.8%, Holm p < .0001) "
+            "pass rate within +-3pp of 1x's: d = 0.0, 90% CI [-2.6, +2.6] the grid is coarse: 2x cuts 30% (Holm "
+            "p = .0018)"
+        )
+
+    def test_what_would_settle_it(self) -> None:
+        text = calibrated(text_of(run_of(CHAIN, design={"margin": 0.01})))
+        assert "inconclusive; best candidate 3x" in text
+        assert "p = 1.000 means that no difference was detected, not that there is none" in text
+        assert re.search(r"to settle \+-1pp: \d+ samples/task; \+-5pp: \d+ samples?/task, if d stays 0.0", text)
+
+    def test_a_score_that_moves_is_another_benchmark(self) -> None:
+        moved = {f"t{place:02}": (18, 1, 1) if place < 10 else (18, 2, 0) for place in range(60)}
+        text = calibrated(text_of(run_of({"a": {**CHAIN["a"], "3x": moved}})))
+        assert "the score moves: 3x cuts infra-errors, and is not the same benchmark" in text
+        assert "That it moves is: p < .0001." in text
+
+    def test_no_infra_error_is_nothing_to_reduce(self) -> None:
+        clean: Counts = {"a": {name: {"t": (3, 3), "u": (4, 2)} for name in ("1x", "3x")}}
+        assert "1x had 0 infra-errors in 12 trials, at most 24.3%" in calibrated(text_of(run_of(clean)))
+
+    def test_few_of_all_tasks_may_settle_it(self) -> None:
+        changed: dict[TrialKey, dict[str, Any]] = {}
+        for config in ("1x", "2x", "3x", "uncapped"):
+            for place in range(60):
+                used = {"phases": {"agent": {"anonymous_peak": 90 if place < 10 else 10}}}
+                details = {**used, "allocation": {"memory_floor": 100}}
+                changed[key(f"t{place:02}", config, 0, "a")] = {"details": details}
+        text = calibrated(text_of(run_of(CHAIN, changed, design={"margin": 0.01})))
+        assert "rerunning only the 10 tasks whose memory came near the spec: +-1pp:" in text
+
+    def test_none_where_there_is_no_chain_or_no_estimate(self) -> None:
+        assert "CALIBRATION  none: this run is not an estimate" in text_of(run_of(CHAIN, cut_short="stopped"))
+        assert "no config has higher ceilings than the baseline uncapped" in text_of(
+            run_of(CHAIN, baseline="uncapped")
+        )
+        configs = [describe_config(config) for config in parse_configs(["1x,3x", "ram:memory=1x..5x"])]
+        counts: Counts = {"a": {name: CHAIN["a"]["1x"] for name in ("1x", "3x", "ram")}}
+        text = text_of(run_of(counts, configs=configs))
+        assert "no trend and no calibration, the configs are no chain of rising ceilings: neither of 3x and" in text
+        assert "CALIBRATION" not in text
+
+
+def test_a_ranking_that_depends_on_the_config_is_one_sentence() -> None:
+    up = {"1x": {f"t{n:02}": (2, 8) for n in range(40)}, "3x": {f"t{n:02}": (7, 3) for n in range(40)}}
+    same = {name: {f"t{n:02}": (5, 5) for n in range(40)} for name in ("1x", "3x")}
+    text = text_of(run_of({"x": up, "y": same}))
+    assert "ranking of the agents, by config: 1x: y > x; 3x: x > y\n" in text
+    assert (
+        "the difference between agents depends on the config: x minus y is -30.0 under 1x and +20.0 under 3x"
+        in text
+    )
+    text = text_of(run_of({"x": same, "y": same}))
+    assert "ranking of the agents, the same under every config: x = y\n" in text
+    assert "the difference between agents is not shown to depend on the config" in text
+
+
+def test_a_time_limit_is_not_booked_as_skill() -> None:
+    text = text_of(demo())
+    assert "agent timeout, a fail, and CPU-starved    1    0          0" in text
+    assert "an agent timeout counts as a fail, yet shows a limit on time (or on CPU), not on skill" in text
+    assert "not on skill" not in text_of(run_of(DEMO))
+
+
+def test_what_trials_used_stands_below_what_ended_them() -> None:
+    phases = {"agent": {"anonymous_peak": 300 * 1024**2, "seconds": 41.6, "throttled_share": 0.5}}
+    text = text_of(run_of(DEMO, {key("search", "1x", 0): {"details": {"phases": phases}}}))
+    rows = {line.split("  ")[0]: line.split()[-3:] for line in text.splitlines() if line.startswith("(")}
+    assert rows == {
+        "(agent's seconds, median)": ["42", "-", "-"],
+        "(CPU periods throttled, median)": ["50%", "-", "-"],
+        "(peak memory without page cache, largest)": ["300M", "-", "-"],
+    }
+
+
+def test_rounds_that_disturb_each_other_are_told() -> None:
+    counts: Counts = {"a": {name: {f"t{n}": (4, 4) for n in range(8)} for name in ("1x", "3x")}}
+    run = run_of(counts)
+    # Under 3x every task passes in the rounds in which it fails under 1x.
+    turned = tuple(
+        replace(entry, key=replace(entry.key, sample=7 - entry.key.sample)) if entry.key.config == "3x" else entry
+        for entry in run.records
+    )
+    text = text_of(replace(run, records=turned))
+    assert "trials disturb each other, and intervals are too narrow" in text
+    assert "disturb" not in text_of(run)
+    timed = tuple(replace(entry, started=1e6 + entry.key.sample) for entry in run.records)
+    assert "all rounds began within one hour: how scores vary from day to day was not measured" in text_of(
+        replace(run, records=timed)
+    )
+
+
 def test_zero_is_never_printed_as_a_rate() -> None:
     text = text_of(run_of(DEMO), 120)
     assert "0 of 12, at most 24.3%" in text

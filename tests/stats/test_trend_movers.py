@@ -16,6 +16,7 @@ from pytest_infranoise.stats.movers import flips
 from pytest_infranoise.stats.movers import trend_flips
 from pytest_infranoise.stats.trend import cochran_armitage
 from pytest_infranoise.stats.trend import isotonic
+from pytest_infranoise.stats.trend import trend_exact_p
 from pytest_infranoise.stats.trend import trend_slopes
 from pytest_infranoise.stats.trend import trend_stratified
 
@@ -49,7 +50,32 @@ def test_trend_copes_with_empty_cells() -> None:
     assert trend_stratified([[2, 0, 0]], [[4, 0, 0]]).p == 1.0
 
 
+def test_the_exact_trend_deals_every_tasks_trials_anew() -> None:
+    x, n = np.array([[0, 1, 2], [1, 0, 2]]), np.array([[2, 2, 2], [2, 1, 2]])
+    # Every way to choose which trials of each task pass, as totals of their configs' scores.
+    scores = [np.repeat([0, 1, 2], trials).tolist() for trials in n]
+    totals = [
+        [sum(chosen) for chosen in itertools.combinations(s, int(k))] for s, k in zip(scores, x.sum(1), strict=True)
+    ]
+    deals = [a + b for a, b in itertools.product(*totals)]
+    mean, observed = sum(deals) / len(deals), int((x @ [0, 1, 2]).sum())
+    as_far = sum(abs(deal - mean) >= abs(observed - mean) - 1e-9 for deal in deals) / len(deals)
+    assert trend_exact_p(x, n) == pytest.approx(as_far)
+
+
+def test_the_exact_trend_of_two_configs_and_one_task_is_fisher_where_both_are_symmetric() -> None:
+    assert trend_exact_p([[0, 3]], 3) == pytest.approx(stats.fisher_exact(np.array([[0, 3], [3, 0]])).pvalue)
+    assert trend_exact_p([[0, 3]], 3) == pytest.approx(0.1)
+
+
+def test_the_exact_trend_approaches_the_normal_law() -> None:
+    draw = np.random.default_rng(5)
+    x = draw.binomial(10, [0.45, 0.5, 0.55], (60, 3))
+    assert trend_exact_p(x, 10) == pytest.approx(trend_stratified(x, 10).p, rel=0.2)
+
+
 def test_no_information_is_no_trend() -> None:
+    assert trend_exact_p(np.zeros((0, 3)), 3) == trend_exact_p([[3, 3, 3]], 3) == 1.0
     for x in (np.zeros((0, 3)), np.zeros((2, 3))):
         assert trend_stratified(x, 3) == (0.0, 1.0, 0)
         assert trend_slopes(x, 3).p == 1.0
