@@ -97,7 +97,10 @@ def test_the_summary_is_printed_and_can_be_printed_again(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    printed = pytester.runpytest_subprocess(*ONE_SAMPLE, "-n2").outlines
+    options = ["--infranoise-margin", "2", "--infranoise-alpha", "0.1", "--infranoise-min-cut", "0.8"]
+    options += ["--infranoise-target", "population", "--infranoise-baseline", "uncapped"]
+    options += ["--infranoise-gate", "delta(1x,uncapped) >= -3pp"]
+    printed = pytester.runpytest_subprocess(*ONE_SAMPLE, "-n2", *options).outlines
     start = next(index for index, line in enumerate(printed) if re.fullmatch("=+ infranoise =+", line))
 
     again = pytester.run(Path(sys.executable).with_name("infranoise"), "report").outlines
@@ -105,6 +108,11 @@ def test_the_summary_is_printed_and_can_be_printed_again(
     assert again
     assert printed[start + 1 : start + 1 + len(again)] == again
     assert any("planned 6 = recorded 6 + missing 0" in line for line in again)
+    meta = last_run(pytester).meta
+    assert meta["design"] == {"margin": 0.02, "alpha": 0.1, "min_cut": 0.8, "target": "population"}
+    assert meta["baseline"] == "uncapped"
+    assert any("Margin +-2pp, fixed before the run." in line for line in again)
+    assert any(line.startswith("gate delta(1x,uncapped) >= -3pp does not hold: -33.3, 90% CI") for line in again)
 
 
 @pytest.mark.usefixtures("mixed")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,16 @@ def test_nothing_heavy_is_imported_without_trials(pytester: pytest.Pytester) -> 
     result = pytester.runpytest_subprocess("-p", "infranoise", "--disable-plugin-autoload")
 
     result.assert_outcomes(passed=1)
+
+
+def test_results_can_be_talked_about_without_numpy() -> None:
+    modules = ("plugin", "settings", "results", "findings", "gates", "gate_grammar", "cli", "journal")
+    code = "import sys\n" + "".join(f"import pytest_infranoise.{module}\n" for module in modules)
+    code += "print({'numpy', 'scipy', 'docker'} & set(sys.modules))"
+
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert told.strip() == "set()"
 
 
 @pytest.mark.parametrize(
