@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pytest_infranoise.results import Analysis
     from pytest_infranoise.results import Comparison
     from pytest_infranoise.results import ConfigResult
+    from pytest_infranoise.results import Design
     from pytest_infranoise.results import Rate
 
 __all__ = ["Gate", "GateResult", "evaluate", "parse_gate"]
@@ -85,7 +86,7 @@ def _judge_rate(gate: Gate, analysis: Analysis) -> tuple[bool, str]:
     if not shown:
         return False, f"no trial was planned under {gate.config or 'any config'}"
     values = listed([_what(place) for place in shown], _MOST_SHOWN)
-    return not failing, "; ".join([values, *_beyond_the_data(gate, shown)])
+    return not failing, "; ".join([values, *_beyond_the_data(gate, shown, analysis.design)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def _what(place: _Place) -> str:
     return f"{place.label} {rate_text(place.rate)}"
 
 
-def _beyond_the_data(gate: Gate, places: Sequence[_Place]) -> Iterator[str]:
+def _beyond_the_data(gate: Gate, places: Sequence[_Place], design: Design) -> Iterator[str]:
     """Say where so few trials could not show the threshold, whatever their outcome."""
     from pytest_infranoise.stats.rates import rate_ci
 
@@ -134,7 +135,7 @@ def _beyond_the_data(gate: Gate, places: Sequence[_Place]) -> Iterator[str]:
     ends: dict[int, float] = {}
     for place in places:
         trials = [cell.recorded for cell in place.result.cells.values()]
-        best = rate_ci(trials if upward else [0] * len(trials), trials)
+        best = rate_ci(trials if upward else [0] * len(trials), trials, design.target, design.conf)
         ends[sum(trials)] = best.lo if upward else best.hi
     for trials_run, end in sorted(ends.items()):
         if trials_run and not gate.allows(end):

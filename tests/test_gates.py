@@ -276,6 +276,13 @@ class TestEvaluation:
             "12 trials cannot show 90%: if each passes, at least 75.7%"
         )
 
+    def test_what_could_be_shown_at_all_follows_the_runs_design(self) -> None:
+        for design, most in (({"alpha": 0.2}, "12.1%"), ({"target": "population"}, "60.3%")):
+            analysis = analyse(run_of(DEMO, design=design))
+            line = evaluate(parse_gate("infra-rate[uncapped] <= 2%"), analysis).line
+            assert f"uncapped 0 of 12, at most {most}; 12 trials cannot show 2%" in line
+            assert line.endswith(f"at most {most}")
+
     def test_nothing_is_added_where_the_data_could_show_it_or_the_interval_is_asked_for(self) -> None:
         for text in ("infra-rate[uncapped] <= 25%", "pass-rate >= 75%", "upper(infra-rate) <= 2%"):
             assert "cannot show" not in judge(text)[1]

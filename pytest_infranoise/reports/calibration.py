@@ -90,10 +90,12 @@ def _rate(rate: Rate) -> str:
 def _no_reduction(agent: AgentResult, found: Calibration, zero: ConfigResult | None, design: Design) -> str:
     if zero is not None and zero.infra == 0:
         rate = zero.infra_rate
-        return f"{zero.config} had 0 infra-errors in {rate.trials} trials, at most {percent_up(rate.interval.hi)}"
+        most = percent_up(rate.interval.hi)
+        return f"anything to cut: {zero.config} had 0 infra-errors in {rate.trials} trials, at most {most}"
     rows = [row for row in found.rows if agent.result(row.config) is not None]
     parts = [f"{row.config} {100 * (row.cut or 0.0):.0f}% (Holm {p_words(row.p_infra_holm)})" for row in rows]
-    return f"a cut of at least {100 * design.min_cut:g}% by a ceiling; {', '.join(parts)}"
+    cut = f"{100 * design.min_cut:g}%"
+    return f"that a ceiling cuts infra-errors by {cut} or more; the cuts seen: {', '.join(parts)}"
 
 
 def _within(comparison: Comparison, design: Design) -> str:

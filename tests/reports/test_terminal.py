@@ -67,6 +67,19 @@ def missing() -> Run:
     return replace(run, unfinished=(Started(key("b", "1x", 0), 0, "gw1"),), damaged=1)
 
 
+def unequal() -> Run:
+    """Samples that differ, a task with a single one, and tasks that a config lacks or that only one has."""
+    return run_of(
+        {
+            "scripted": {
+                "1x": {"a": (1, 5, 4), "b": (1, 0), "c": (2, 2), "only-1x": (3, 0)},
+                "3x": {"a": (2, 1), "b": (4, 1), "c": (2, 2), "only-3x": (0, 3)},
+                "uncapped": {"a": (5, 5), "b": (0, 0, 0, 2), "c": (4, 0)},
+            }
+        }
+    )
+
+
 RUNS: dict[str, Callable[[], Run]] = {
     "demo": demo,
     "large": lambda: run_of(large_counts(tasks=89, samples=5)),
@@ -78,6 +91,9 @@ RUNS: dict[str, Callable[[], Run]] = {
         {"scripted": {name: {task: (0, 0, 3) for task in "abcd"} for name in ("1x", "3x")}}
     ),
     "missing": missing,
+    "eight-tasks": lambda: run_of(large_counts(tasks=8, samples=3)),
+    "unequal": unequal,
+    "all-pass": lambda: run_of({"oracle": {name: {task: (3,) for task in "abcd"} for name in ("1x", "3x")}}),
     "no-trial": lambda: run_of({}),
     "nothing-recorded": lambda: run_of({"oracle": {name: {"a": (0, 0, 0, 2)} for name in ("1x", "3x")}}),
 }
@@ -175,7 +191,9 @@ class TestCalibration:
 
     def test_no_infra_error_is_nothing_to_reduce(self) -> None:
         clean: Counts = {"a": {name: {"t": (3, 3), "u": (4, 2)} for name in ("1x", "3x")}}
-        assert "1x had 0 infra-errors in 12 trials, at most 24.3%" in calibrated(text_of(run_of(clean)))
+        assert "not shown anything to cut: 1x had 0 infra-errors in 12 trials, at most 24.3%" in calibrated(
+            text_of(run_of(clean))
+        )
 
     def test_few_of_all_tasks_may_settle_it(self) -> None:
         changed: dict[TrialKey, dict[str, Any]] = {}

@@ -44,6 +44,17 @@ def test_inconclusive_when_neither_is_shown() -> None:
     assert (result.status, result.pick, result.candidate) == ("inconclusive", None, 1)
 
 
+def test_for_the_population_tasks_are_what_is_drawn() -> None:
+    # Errors of three tasks fall from 20 to 0 of 20: certain for these tasks, 1 in 8 by chance for tasks like these.
+    n = np.full((3, 2), 20)
+    x, e = np.zeros((3, 2), dtype=np.int64), np.array([[20, 0]] * 3)
+    (these,) = calibrate(x, e, n, 0.05).rows
+    (like_these,) = calibrate(x, e, n, 0.05, target="population").rows
+    assert these.p_infra < 1e-20
+    assert like_these.p_infra == pytest.approx(1 / 8)
+    assert (these.gate, like_these.gate) == (True, False)
+
+
 def test_a_small_cut_is_no_candidate() -> None:
     x, e = run([0.5, 0.5, 0.5], [0.2, 0.15, 0.05])
     result = calibrate(x, e, SAMPLES, 0.05)
