@@ -22,6 +22,7 @@ import pytest
 
 from pytest_infranoise.config_grammar import DEFAULT_CONFIGS
 from pytest_infranoise.config_grammar import UnknownConfig
+from pytest_infranoise.config_grammar import describe_config
 from pytest_infranoise.config_grammar import parse_configs
 from pytest_infranoise.model import AgentChoice
 from pytest_infranoise.model import ResourceConfig
@@ -335,7 +336,9 @@ def _outcome_selection(config: pytest.Config) -> str | None:
 def _gate_errors(settings: Settings, configs: Sequence[str]) -> list[str]:
     if not settings.gates:
         return []
-    from pytest_infranoise.gates import parse_gate
+    from pytest_infranoise.chains import calibration_problem
+    from pytest_infranoise.gate_grammar import CALIBRATED
+    from pytest_infranoise.gate_grammar import parse_gate
 
     if settings.outcome_selection:
         return [
@@ -345,8 +348,14 @@ def _gate_errors(settings: Settings, configs: Sequence[str]) -> list[str]:
     try:
         for text in settings.gates:
             gate = parse_gate(text)
-            if configs:
-                gate.check_configs(configs)
+            if not configs:
+                continue
+            gate.check_configs(configs)
+            if gate.quantity == CALIBRATED:
+                rules = {resources.name: describe_config(resources) for resources in settings.configs}
+                problem = calibration_problem(configs, rules, settings.baseline.name, gate.config)
+                if problem:
+                    return [f"gate {str(gate)!r} can never hold: {problem}"]
     except ValueError as error:
         return [str(error)]
     return []

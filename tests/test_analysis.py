@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pytest_infranoise.analysis import analyse
 from pytest_infranoise.analysis import infra_alternative
 from pytest_infranoise.analysis import smallest_flip_p
-from pytest_infranoise.analysis.deltas import chain
+from pytest_infranoise.chains import calibration_problem
+from pytest_infranoise.chains import chain
 from pytest_infranoise.config_grammar import describe_config
 from pytest_infranoise.config_grammar import parse_configs
 from pytest_infranoise.journal import Started
@@ -272,6 +273,9 @@ class TestConclusions:
         assert (found.status, found.pick, found.candidate) == ("calibrated", "3x", "3x")
         assert [row.config for row in found.rows] == ["3x", "uncapped"]
         assert found.rows[0].cut == pytest.approx(0.9)
+        # One number must not stand in two places with two values.
+        for row, comparison in zip(found.rows, agent.comparisons, strict=True):
+            assert row.p_infra_holm == comparison.infra_rate.p_holm
         equivalence = agent.comparisons[0].equivalence
         assert equivalence is not None
         assert equivalence.shown
@@ -350,6 +354,27 @@ class TestConclusions:
         found, why = chain(list(rules), rules)
         assert found == order
         assert bool(why) == (order is None)
+
+    @pytest.mark.parametrize(
+        ("values", "baseline", "pick", "why"),
+        [
+            (["1x,3x,uncapped"], "1x", None, ""),
+            (["1x,3x,uncapped"], "1x", "3x", ""),
+            (["1x,3x,uncapped"], "1x", "uncapped", "uncapped is no ceiling above the baseline's; those are: 3x"),
+            (["1x,3x,uncapped"], "1x", "1x", "1x is no ceiling above the baseline's; those are: 3x"),
+            (["1x,3x,uncapped"], "3x", None, "no config has a memory ceiling above that of the baseline 3x"),
+            (["1x,uncapped"], "1x", None, "no config has a memory ceiling above that of the baseline 1x"),
+            (["1x"], "1x", None, "no config has a memory ceiling above"),
+            (["1x,3x", "ram:memory=1x..5x"], "1x", None, "the configs are no chain of rising ceilings: neither"),
+        ],
+    )
+    def test_what_can_never_be_calibrated_is_known_before_the_run(
+        self, values: list[str], baseline: str, pick: str | None, why: str
+    ) -> None:
+        rules = {config.name: describe_config(config) for config in parse_configs(values)}
+        found = calibration_problem(list(rules), rules, baseline, pick)
+        assert found.startswith(why)
+        assert bool(found) == bool(why)
 
     def test_samples_for_the_candidate(self) -> None:
         agent = analyse(run_of(CHAIN, design={"margin": 0.01})).agents[0]

@@ -49,6 +49,15 @@ def plain_test(pytester: pytest.Pytester) -> None:
         (["--infranoise-agent", "nop", "--infranoise-agent", "nop"], "*agent 'nop' is given twice*"),
         (["--infranoise-gate", "speed <= 2%"], "*speed*"),
         (["--infranoise-gate", "infra-rate[9x] <= 2%"], "*9x*"),
+        (["--infranoise-gate", "equivalent(9x,1x)"], "*no resource config '9x'*"),
+        (
+            ["--infranoise-gate", "calibrated", "--resource-config", "1x,uncapped"],
+            "*gate 'calibrated' can never hold: no config has a memory ceiling above that of the baseline 1x",
+        ),
+        (
+            ["--infranoise-gate", "calibrated[3x]", "--infranoise-baseline", "3x"],
+            "*gate 'calibrated*' can never hold: *baseline 3x",
+        ),
         (["--infranoise-gate", "missing <= 0", "--lf"], "*gates are refused with --lf*"),
         (["--infranoise-gate", "missing <= 0", "--sw-skip"], "*gates are refused with --sw-skip*"),
         (["--infranoise-gate", "missing <= 0", "--sw-reset"], "*gates are refused with --sw-reset*"),

@@ -12,7 +12,7 @@ import numpy as np
 from pytest_infranoise.analysis.deltas import all_tasks
 from pytest_infranoise.analysis.deltas import columns
 from pytest_infranoise.analysis.deltas import finite
-from pytest_infranoise.analysis.deltas import uncapped
+from pytest_infranoise.chains import uncapped
 from pytest_infranoise.findings import Calibration
 from pytest_infranoise.findings import CalibrationRow
 from pytest_infranoise.findings import Mover

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 from typing import NamedTuple
 
+from pytest_infranoise.chains import infra_alternative
 from pytest_infranoise.results import Cell
 from pytest_infranoise.results import Comparison
 from pytest_infranoise.results import ConfigResult
@@ -20,7 +20,6 @@ from pytest_infranoise.results import Delta
 from pytest_infranoise.results import Design
 from pytest_infranoise.results import Rate
 from pytest_infranoise.stats import deltas as estimators
-from pytest_infranoise.stats.counts import Alternative
 from pytest_infranoise.stats.decomposition import accounting
 from pytest_infranoise.stats.decomposition import decompose
 from pytest_infranoise.stats.equivalence import Equivalence
@@ -184,67 +183,3 @@ def finite(value: float) -> float | None:
 def smallest_flip_p(samples: int) -> float:
     """Return the exact two-sided p of one task going from 0 to all of ``samples`` passes: as strong as it gets."""
     return cmh_exact_p([samples], [samples], [0], [samples])
-
-
-# The order of configs
-
-
-def infra_alternative(zero: Mapping[str, Any] | None, one: Mapping[str, Any] | None) -> Alternative:
-    """Return which change of the infra-error rate the exact test looks for.
-
-    A fall when no ceiling is lower than the baseline's, a rise when none is higher, else either: set by the configs
-    alone, never by the data.
-    """
-    ends = [(_ceiling(zero, part), _ceiling(one, part)) for part in ("cpus", "memory")]
-    if any(before is None or after is None for before, after in ends):
-        return "two-sided"
-    ordered = [(before, after) for before, after in ends if before is not None and after is not None]
-    if all(before <= after for before, after in ordered):
-        return "less"
-    return "greater" if all(before >= after for before, after in ordered) else "two-sided"
-
-
-def _ceiling(config: Mapping[str, Any] | None, resource: str) -> float | None:
-    """Return a ceiling as a multiple of the spec, infinite without one; None when it is no multiple."""
-    if config is None or resource not in config:
-        return None
-    end = config[resource].get("ceiling")
-    if end is None:
-        return math.inf
-    return float(end) if isinstance(end, int | float) else None
-
-
-def chain(names: Sequence[str], rules: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, ...] | None, str]:
-    """Return the configs by rising ceilings; None, and why, when they are no chain.
-
-    In a chain each config gives at least as much of everything as the one before it, and more of something.
-    """
-    amounts = {name: _amounts(rules.get(name)) for name in names}
-    for name, values in amounts.items():
-        if values is None:
-            return None, f"{name} is no multiple of the spec"
-    known = {name: values for name, values in amounts.items() if values is not None}
-    ordered = sorted(known, key=lambda name: known[name])
-    for lower, higher in pairwise(ordered):
-        if known[lower] == known[higher]:
-            return None, f"{lower} and {higher} are the same"
-        if any(less > more for less, more in zip(known[lower], known[higher], strict=True)):
-            return None, f"neither of {lower} and {higher} gives at least as much of everything"
-    return tuple(ordered), ""
-
-
-def _amounts(config: Mapping[str, Any] | None) -> tuple[float, ...] | None:
-    """Return ceilings, floors and time as multiples; None when one of them is none."""
-    ends = [_ceiling(config, resource) for resource in ("memory", "cpus")]
-    if config is None or any(end is None for end in ends):
-        return None
-    floors = [config[resource].get("floor", 1.0) for resource in ("memory", "cpus")]
-    values = [*ends, *floors, config.get("time", 1.0)]
-    if not all(isinstance(value, int | float) for value in values):
-        return None
-    return tuple(float(value) for value in values)
-
-
-def uncapped(config: Mapping[str, Any] | None) -> bool:
-    """Whether a config has no ceiling on memory, so that there is none to recommend."""
-    return _ceiling(config, "memory") == math.inf

@@ -19,7 +19,6 @@ from typing import TypeVar
 
 from pytest_infranoise.analysis import conclusions
 from pytest_infranoise.analysis.deltas import all_tasks
-from pytest_infranoise.analysis.deltas import chain
 from pytest_infranoise.analysis.deltas import columns
 from pytest_infranoise.analysis.deltas import comparisons
 from pytest_infranoise.analysis.deltas import finite
@@ -29,6 +28,7 @@ from pytest_infranoise.analysis.drift import drift
 from pytest_infranoise.analysis.tallies import Tally
 from pytest_infranoise.analysis.tallies import count
 from pytest_infranoise.analysis.tallies import specs
+from pytest_infranoise.chains import chain
 from pytest_infranoise.findings import Interaction
 from pytest_infranoise.journal import Run
 from pytest_infranoise.model import Record
