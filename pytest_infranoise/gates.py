@@ -205,7 +205,7 @@ def _equivalence_holds(gate: Gate, analysis: Analysis, comparison: Comparison | 
     least = (found.interval.hi - found.interval.lo) / 2
     if found.shown or least < found.margin:
         return found.shown, text
-    return False, f"{text}; so few show none below about {plus_minus(min(least, 1.0))}, even with d = 0"
+    return False, f"{text}; so few trials show none below about {plus_minus(min(least, 1.0))}, even with d = 0"
 
 
 def _nothing_common(gate: Gate) -> str:
@@ -236,7 +236,11 @@ def _calibration_holds(gate: Gate, analysis: Analysis, agent: AgentResult) -> tu
         cut = f"{100 * analysis.design.min_cut:g}%"
         return False, f"no ceiling is known to cut infra-errors by {cut} or more"
     comparison = agent.comparison(found.candidate)
-    equivalence = comparison.equivalence if comparison is not None else None
-    within = f", shown the same within {plus_minus(min(equivalence.smallest, 1.0))}" if equivalence else ""
+    if comparison is None or comparison.equivalence is None or comparison.score.value is None:
+        return False, f"{found.status}: best candidate {found.candidate}"
+    if found.status == "score-moves":
+        moved = f"{points(comparison.score.value)}, {level(analysis.design.conf)} CI"
+        return False, f"the score moves under {found.candidate}: {moved} {interval_text(comparison.score.interval)}"
+    within = f"shown the same within {plus_minus(min(comparison.equivalence.smallest, 1.0))}"
     margin = margin_text(analysis.design.margin)
-    return False, f"{found.status}: best candidate {found.candidate}{within}, not {margin}"
+    return False, f"{found.status}: best candidate {found.candidate}, {within}, not {margin}"

@@ -350,13 +350,15 @@ class TestDifferences:
     def test_the_line_of_an_equivalence_says_what_such_data_can_show(self) -> None:
         assert judge("equivalent(3x,1x)", DEMO)[1] == (
             "gate equivalent(3x,1x) does not hold: +33.3, 90% CI [0.0, +64.3] is not inside +-3pp; the smallest "
-            "margin shown is +-64.4; so few show none below about +-32.2, even with d = 0"
+            "margin shown is +-64.4; so few trials show none below about +-32.2, even with d = 0"
         )
         assert judge("equivalent(3x,1x)", SAME)[1].startswith("gate equivalent(3x,1x) holds: 0.0, 90% CI [-")
 
     def test_the_line_of_a_calibration_says_why_there_is_none(self) -> None:
         assert judge("calibrated", SAME)[1] == "gate calibrated holds: calibrated: 3x"
         assert "inconclusive: best candidate 3x, shown the same within +-64.4, not +-3pp" in judge("calibrated")[1]
+        moved: Counts = {"a": {"1x": {"t": (0, 2, 8), "u": (1, 1, 8)}, "3x": {"t": (8, 2), "u": (9, 1)}}}
+        assert "does not hold: the score moves under 3x: +80.0, 95% CI [" in judge("calibrated", moved)[1]
         one: Counts = {"a": {"1x": {"t": (3,)}}}
         assert "nothing to calibrate: no config with higher ceilings" in judge("calibrated", one)[1]
         clean: Counts = {"a": {name: {"t": (3, 3), "u": (4, 2)} for name in ("1x", "3x")}}

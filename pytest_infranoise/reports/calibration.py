@@ -54,7 +54,8 @@ def calibration_lines(agent: AgentResult, analysis: Analysis, width: int) -> lis
     if found.status == "calibrated":
         return [*lines, *_labelled("", within, width), *_labelled("", _coarse(found), width)]
     lines += _labelled("not shown", f"{within}. {_other_reading(comparison, found, design)}", width)
-    return [*lines, *_to_settle(agent.planner, design, width)]
+    # More samples of a score that moves would only show it better.
+    return lines if found.status == "score-moves" else [*lines, *_to_settle(agent.planner, design, width)]
 
 
 def _status(found: Calibration, baseline: str) -> str:
@@ -115,7 +116,7 @@ def _other_reading(comparison: Comparison, found: Calibration, design: Design) -
     if p is None or equivalence is None:
         return ""
     if found.status == "score-moves":
-        return f"That it moves is: {p_words(p)}."
+        return f"It moves: {p_words(p)}."
     other = max(equivalence.interval, key=abs)
     means = "means that no difference was detected, not that there is none"
     return f"{p_words(p)} {means}: {points(other)} would also fit."
