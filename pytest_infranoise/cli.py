@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from pytest_infranoise import __version__
-
-if TYPE_CHECKING:
-    from pytest_infranoise.journal import Run
-
-
-class UserError(click.ClickException):
-    """A mistake of the user's: one line on stderr and exit status 2."""
-
-    exit_code = 2
+from pytest_infranoise.commands.common import UserError
+from pytest_infranoise.commands.common import print_lines
+from pytest_infranoise.commands.common import read_named_run
+from pytest_infranoise.commands.common import terminal_width
+from pytest_infranoise.commands.plan import plan_command
 
 
 @click.group()
@@ -29,6 +23,9 @@ def main() -> None:
 
     Trials are run by pytest: `pytest bench_tasks --resource-config 1x,3x,uncapped`.
     """
+
+
+main.add_command(plan_command)
 
 
 @main.command()
@@ -42,28 +39,10 @@ def report(run: str | None, run_dir: str | None) -> None:
     from pytest_infranoise.reports.terminal import render
     from pytest_infranoise.reports.terminal import render_gates
 
-    analysis = analyse(_read(run, run_dir))
-    width = shutil.get_terminal_size(fallback=(100, 24)).columns
+    analysis = analyse(read_named_run(run, run_dir))
+    width = terminal_width()
     gates = [evaluate(parse_gate(text), analysis) for text in analysis.meta.get("gates", ())]
-    for line in (*render(analysis, width), *render_gates(gates, width)):
-        click.echo(line)
-
-
-def _read(name: str | None, run_dir: str | None) -> Run:
-    from pytest_infranoise.journal import RUN_SCHEMA
-    from pytest_infranoise.journal import RunNotFound
-    from pytest_infranoise.journal import find_run
-    from pytest_infranoise.journal import read_run
-    from pytest_infranoise.settings import DEFAULT_RUNS_DIR
-
-    try:
-        path = find_run(Path(run_dir or DEFAULT_RUNS_DIR), name)
-        run = read_run(path)
-    except RunNotFound as error:
-        raise UserError(str(error)) from None
-    if run.meta.get("schema") != RUN_SCHEMA:
-        raise UserError(f"{path}: its schema is {run.meta.get('schema')!r}, this version reads {RUN_SCHEMA}")
-    return run
+    print_lines((*render(analysis, width), *render_gates(gates, width)))
 
 
 @main.command("lint")

@@ -7,10 +7,12 @@ All of it for the benchmark target, where only trial sampling counts: the varian
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from scipy import special
 
 MAX_VARIANCE = 0.25
+MOST_TRIED = 1000
 
 
 def plan_k(
@@ -52,9 +54,7 @@ def plan_k_tost(
     statistics.md 2j.
     """
     _check(tasks, alpha, power, run_tasks)
-    # At a true delta of 0 both one-sided tests can fail; elsewhere only the nearer one matters.
-    beta = 1.0 - power
-    z = _quantile(1.0 - alpha) + _quantile(1.0 - (beta / 2.0 if true_delta == 0 else beta))
+    z = _tost_z(true_delta, alpha, power)
     return _samples(z, margin - abs(true_delta), tasks, sw2, run_tasks)
 
 
@@ -79,6 +79,54 @@ def mde(
     )
 
 
+def margin_shown(
+    tasks: int,
+    k: float,
+    sw2: float,
+    *,
+    true_delta: float = 0.0,
+    alpha: float = 0.05,
+    power: float = 0.8,
+) -> float:
+    """Smallest margin (a proportion) that `k` samples per task and config show when `true_delta` holds.
+
+    The inverse of `plan_k_tost`. nan where it cannot be told, as in `mde`. Errors and source as in
+    `plan_k_tost`.
+    """
+    _check(tasks, alpha, power, None)
+    if tasks <= 0 or not k > 0 or not sw2 > 0:
+        return math.nan
+    se = math.sqrt(2.0 * min(sw2, MAX_VARIANCE) / (tasks * k))
+    return abs(true_delta) + max(0.0, _tost_z(true_delta, alpha, power)) * se
+
+
+class Split(NamedTuple):
+    """Samples per task of the baseline and of each other config."""
+
+    baseline: int
+    others: int
+
+    def total(self, configs: int) -> int:
+        """Samples per task over all configs."""
+        return self.baseline + (configs - 1) * self.others
+
+
+def cheapest_split(k: int, configs: int) -> Split:
+    """Fewest samples in all whose deltas are as precise as with `k` in each of `configs` configs.
+
+    1/baseline + 1/others is the variance of a delta, here at most 2/k. The optimum is near
+    sqrt(configs - 1) times as many for the baseline, in whole samples. Raises ValueError for k below 1
+    or configs below 2. Source: Dunnett 1955; statistics.md 2j.
+    """
+    if k < 1 or configs < 2:
+        raise ValueError(f"need k >= 1 and configs >= 2, got {k} and {configs}")
+    best = math.ceil(k * (1.0 + 1.0 / math.sqrt(configs - 1.0)) / 2.0)
+    # Whole samples move the optimum by a few; with many of them that no longer matters.
+    tried = range(k // 2 + 1, k + 1) if k <= MOST_TRIED else [min(best, k)]
+    splits = (Split(-(-k * others // (2 * others - k)), others) for others in tried)
+    return min(splits, key=lambda split: (split.total(configs), split.baseline))
+
+
 def baseline_samples(k: int, configs: int) -> int:
     """Samples for the baseline when each of the other configs gets `k`: sqrt(configs - 1) times.
 
@@ -96,6 +144,12 @@ def _samples(z: float, distance: float, tasks: int, sw2: float, run_tasks: int |
     share = 1.0 if run_tasks is None else run_tasks / tasks
     # The tiny step down keeps an exact solution from being rounded up a whole sample.
     return max(1, math.ceil(max(z, 0.0) ** 2 * 2.0 * min(sw2, MAX_VARIANCE) * share / (tasks * distance**2) - 1e-9))
+
+
+def _tost_z(true_delta: float, alpha: float, power: float) -> float:
+    # At a true delta of 0 both one-sided tests can fail; elsewhere only the nearer one matters.
+    beta = 1.0 - power
+    return _quantile(1.0 - alpha) + _quantile(1.0 - (beta / 2.0 if true_delta == 0 else beta))
 
 
 def _quantile(probability: float) -> float:

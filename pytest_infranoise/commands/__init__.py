@@ -1,0 +1,3 @@
+"""Subcommands of ``infranoise`` about numbers: each checks its arguments and calls what does the work."""
+
+from __future__ import annotations
