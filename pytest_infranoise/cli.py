@@ -13,6 +13,7 @@ from pytest_infranoise.commands.common import UserError
 from pytest_infranoise.commands.common import print_lines
 from pytest_infranoise.commands.common import read_named_run
 from pytest_infranoise.commands.common import terminal_width
+from pytest_infranoise.commands.compare import compare_command
 from pytest_infranoise.commands.plan import plan_command
 
 
@@ -25,7 +26,8 @@ def main() -> None:
     """
 
 
-main.add_command(plan_command)
+for command in (compare_command, plan_command):
+    main.add_command(command)
 
 
 @main.command()

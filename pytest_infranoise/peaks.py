@@ -27,7 +27,7 @@ _CEILING_REACHED = 0.98
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TrialUsage:
     """What one recorded trial used and was allowed; bytes and cores, None where the record does not say.
 
     ``need`` and ``peak``: see the module; ``peak`` is None too when it was only sampled. ``killed``: the kernel
@@ -78,7 +78,7 @@ class Usage:
         return None if self.need is None and self.peak is not None and self.peak >= limit else False
 
 
-def usages(run: Run) -> tuple[Usage, ...]:
+def usages(run: Run) -> tuple[TrialUsage, ...]:
     """Return what every planned trial with a record used, in the order of the plan."""
     rules = {str(entry.get("name")): entry for entry in run.meta.get("configs", ())}
     records = {record.key: record for record in run.records}
@@ -87,14 +87,14 @@ def usages(run: Run) -> tuple[Usage, ...]:
     )
 
 
-def _usage(record: Record, rule: Mapping[str, Any]) -> Usage:
+def _usage(record: Record, rule: Mapping[str, Any]) -> TrialUsage:
     details = record.details
     phases = [phase for phase in _mapping(details.get("phases")).values() if isinstance(phase, Mapping)]
     allocation, limits = _mapping(details.get("allocation")), _mapping(details.get("limits"))
     sampled = any(phase.get("peak_is_sampled") for phase in phases)
     ceiling = _ceiling(limits, "memory", allocation, "memory_ceiling")
     needs = [need for phase in phases if (need := _number(phase.get("anonymous_peak"))) is not None]
-    return Usage(
+    return TrialUsage(
         key=record.key,
         task_hash=record.task_hash,
         verdict=record.verdict,

@@ -196,11 +196,11 @@ def _needs(question: Question, variance: Variance, near_spec: NearSpec | None) -
                 label, question, variance, near_spec, margin=question.margin, delta=true, alpha=question.alpha
             )
     if question.delta is not None:
-        label = f"d = {100 * question.delta:.3g}pp"
+        label = f"detect d = {100 * question.delta:.3g}pp"
         yield _need(label, question, variance, near_spec, margin=None, delta=question.delta, alpha=question.alpha)
         if others > 1:
             yield _need(
-                f"{label}, pHolm over {others}",
+                f"the same, {others} x Holm",
                 question,
                 variance,
                 near_spec,

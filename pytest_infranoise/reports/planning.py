@@ -88,10 +88,12 @@ def _notes(plan: SamplePlan) -> Iterator[str]:
             "d is what the score really differs by, which nobody knows beforehand: plan for more than 0. The "
             "margin is fixed before the run."
         )
-    if any(
-        number is not None and number < FEW_SAMPLES for need in plan.needs for number in (need.samples, need.few)
-    ):
-        yield f"below {FEW_SAMPLES} samples take more than it says: a task's own variance cannot be told from so few"
+    numbers = [number for need in plan.needs for number in (need.samples, need.few) if number is not None]
+    if any(number < FEW_SAMPLES for number in numbers):
+        yield f"take at least {FEW_SAMPLES} samples even so: fewer do not tell a task's own variance"
+    if any("Holm" in need.label for need in plan.needs):
+        others = plan.question.configs - 1
+        yield f"{others} x Holm: when all {others} other configs are tested against the baseline"
     if plan.question.configs > 2:
         yield (
             "base+others: more samples of the baseline, which every delta shares, and the same precision; run "
