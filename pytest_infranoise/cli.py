@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from pytest_infranoise import __version__
+from pytest_infranoise.commands.calibrate import calibrate_command
 from pytest_infranoise.commands.common import UserError
 from pytest_infranoise.commands.common import print_lines
 from pytest_infranoise.commands.common import read_named_run
@@ -26,7 +27,7 @@ def main() -> None:
     """
 
 
-for command in (compare_command, plan_command):
+for command in (calibrate_command, compare_command, plan_command):
     main.add_command(command)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_infranoise.analysis.conclusions import NEAR_SPEC
 from pytest_infranoise.journal import Run
 from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Flag
@@ -20,8 +21,6 @@ from pytest_infranoise.model import Record
 from pytest_infranoise.model import TrialKey
 from pytest_infranoise.model import Verdict
 
-# A trial whose need came this near its task's spec could have met a lower or felt a higher ceiling.
-NEAR_SPEC = 0.8
 # The kernel kills a little below the limit, because it charges pages in batches.
 _CEILING_REACHED = 0.98
 

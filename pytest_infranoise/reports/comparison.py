@@ -55,8 +55,8 @@ def render_scores(found: ScoreComparison, width: int) -> list[str]:
     ]
     share = "as usual at such scores, at most 60%" if found.icc is None else f"{100 * found.icc:g}%"
     assumed = (
-        f"assumed: the same tasks, independent trials; share of a trial's variance that lies between tasks: {share} "
-        "(--icc; 0 for different tasks). The allowance is the most that the resource config alone is taken to move "
+        f"assumed: the same tasks, independent trials; share of a trial's variance between tasks: {share} (--icc; "
+        "0 for different tasks). The allowance is the most that the resource config alone is taken to move "
         "a score; it shifts a gap, and no number of samples averages it out."
     )
     if 0 < max(found.score_a, found.score_b) <= 0.01:

@@ -91,7 +91,8 @@ def usual_icc(score: float) -> float:
     """ICC to assume for a score of which only the number is known; falls to 0 at scores of 0 and 1.
 
     So low that the standard errors that follow are not below the published ones of Terminal-Bench 2 by
-    more than those differ among each other. Raises ValueError for scores outside [0, 1]. Source: statistics.md 1, and those rows.
+    more than those differ among each other. Raises ValueError for scores outside [0, 1]. Source:
+    statistics.md 1, and those rows.
     """
     if not 0 <= score <= 1:
         raise ValueError(f"need a score in [0, 1], got {score}")
