@@ -190,7 +190,7 @@ def compare_runs(
         only_b=tuple(sorted(hashes_b.keys() - hashes_a.keys())),
         alpha=alpha,
         level=level,
-        notes=tuple(_notes(a, b)),
+        notes=tuple(_notes(a, b, pairs)),
     )
 
 
@@ -366,9 +366,14 @@ def _rule(run: Run, config: str) -> Mapping[str, Any] | None:
     return next((entry for entry in run.meta.get("configs", ()) if entry.get("name") == config), None)
 
 
-def _notes(a: Run, b: Run) -> Iterator[str]:
-    if a.path.resolve() == b.path.resolve():
-        yield "A and B are the same run: its own noise is not in a comparison with itself"
+def _notes(a: Run, b: Run, pairs: Sequence[PairedGap]) -> Iterator[str]:
+    if a.path.resolve() != b.path.resolve():
+        yield (
+            "the runs were made at different times: drift between them (hosts, providers, networks) is in no "
+            "interval; only trials interleaved in one run rule it out"
+        )
+    elif any((pair.a.agent, pair.a.config) == (pair.b.agent, pair.b.config) for pair in pairs):
+        yield "A and B are the same trials: their noise is not in a comparison with themselves"
     for side, run in (("A", a), ("B", b)):
         analysis = analyse(run)
         if analysis.cut_short:

@@ -31,7 +31,8 @@ MULTIPLES = (1.0, 1.5, 2.0, 3.0, 5.0)
 class Check:
     """A ceiling that was really run, against its forecast; rates as proportions.
 
-    ``kills`` and ``score`` are measured minus forecast, paired by task.
+    ``kills`` and ``passes`` are measured minus forecast, paired by task, at a level that holds for all checks of
+    an agent together.
     """
 
     config: str
@@ -41,7 +42,7 @@ class Check:
     passes: Delta
 
     @property
-    def contradicts(self) -> bool:
+    def off(self) -> bool:
         """Whether the forecast is off by more than sampling explains."""
         return any(delta.p <= 1 - delta.conf for delta in (self.kills, self.passes))
 
@@ -121,6 +122,8 @@ class _Shadow:
         self._target: Target = target
         self._conf = conf
         self._source = max(configs, key=lambda config: _height(configs[config]))
+        # Two deltas for every config that is checked.
+        self._check_conf = 1 - (1 - conf) / (2 * max(len(configs) - 1, 1))
         self._known = [trial for trial in configs[self._source] if trial.least_need is not None]
 
     def table(self) -> ShadowTable:
@@ -239,7 +242,7 @@ class _Shadow:
     ) -> Delta:
         x1, n1 = self._counts(*one, tasks=tasks)
         x0, n0 = self._counts(*zero, tasks=tasks)
-        return delta_paired(x1, n1, x0, n0, self._conf, self._target)
+        return delta_paired(x1, n1, x0, n0, self._check_conf, self._target)
 
     @staticmethod
     def _counts(

@@ -31,8 +31,9 @@ _PAGE = 4096
 _CPU_ROUNDING = 0.0101
 _Ceiling = Callable[[TrialUsage], "float | None"]
 RULES = (
-    "memory floor: the task's spec, or what half of the trials that passed unkilled needed (anonymous plus shared "
-    f"memory, no page cache), whichever is more, in steps of {format_memory(_FLOOR_STEP)}",
+    "memory floor: the task's spec, or what half of the trials that passed unkilled needed (of all with a verdict, "
+    f"where fewer than {FEWEST_TRIALS} passed; anonymous plus shared memory, no page cache), whichever is more, in "
+    f"steps of {format_memory(_FLOOR_STEP)}",
     "memory ceiling: the smallest that was really run, from the calibration's config upward, under which at least "
     f"{FEWEST_TRIALS} trials ended with a verdict, none was killed at its ceiling, and which no trial was seen to "
     f"need more than; where only trials without a ceiling were not killed, their largest need and "
@@ -204,33 +205,34 @@ def _why_no_ceiling(
 
 
 def _memory_floor(trials: Sequence[TrialUsage], spec: float | None, ceiling: float | None) -> Advice:
-    passed = [trial for trial in trials if trial.passed and not trial.killed]
-    if not passed:
-        return Advice(None, "no trial passed without a process of it being killed")
-    needs = [trial.need for trial in passed if trial.need is not None]
-    if needs and len(needs) * 2 >= len(passed):
-        return _floor_of_needs(needs, spec, ceiling)
-    peaks = [trial.peak for trial in passed if trial.peak is not None]
+    unkilled = [trial for trial in _ended(trials) if not trial.killed]
+    passed = [trial for trial in unkilled if trial.passed]
+    group, what = (
+        (passed, "passing trials") if len(passed) >= FEWEST_TRIALS else (unkilled, "trials with a verdict")
+    )
+    if len(group) < FEWEST_TRIALS:
+        return Advice(None, f"fewer than {FEWEST_TRIALS} trials ended with a verdict and without a kill")
+    needs = [trial.need for trial in group if trial.need is not None]
+    if len(needs) >= FEWEST_TRIALS and len(needs) * 2 >= len(group):
+        return _floor_of_needs(needs, what, spec, ceiling)
+    peaks = [trial.peak for trial in group if trial.peak is not None]
     if not peaks:
-        return Advice(None, "no trial that passed has a measurement of its memory")
-    if len(peaks) == len(passed) and spec is not None and max(peaks) <= spec:
-        return Advice(int(spec), f"the spec; {len(peaks)} passing trials stayed below it, page cache included")
+        return Advice(None, f"memory was not measured in enough of {len(group)} {what}")
+    if len(peaks) == len(group) and spec is not None and max(peaks) <= spec:
+        return Advice(int(spec), f"the spec; {len(peaks)} {what} stayed below it, page cache included")
     at_limit = [
         trial
-        for trial in passed
+        for trial in group
         if trial.peak and trial.memory_ceiling and trial.peak >= _CEILING_REACHED * trial.memory_ceiling
     ]
     where = ", and they stand at the ceiling, as page cache alone makes them" if at_limit else ""
     return Advice(None, f"the only peaks count page cache{where}: what the trials needed is not known")
 
 
-def _floor_of_needs(needs: Sequence[int], spec: float | None, ceiling: float | None) -> Advice:
+def _floor_of_needs(needs: Sequence[int], what: str, spec: float | None, ceiling: float | None) -> Advice:
     median = statistics.median(needs)
     stepped = math.ceil(median / _FLOOR_STEP) * _FLOOR_STEP
-    seen = (
-        f"{len(needs)} passing trials needed {format_memory(median)} in the middle, {format_memory(max(needs))} at "
-        "most"
-    )
+    seen = f"{len(needs)} {what} needed {format_memory(median)} in the middle, {format_memory(max(needs))} at most"
     if spec is not None and median <= spec:
         return Advice(int(spec), f"the spec; {seen}")
     if ceiling is not None and stepped > ceiling:

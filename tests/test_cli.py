@@ -137,7 +137,15 @@ class TestCommand:
     def test_help_names_the_commands(self) -> None:
         result = infranoise("--help")
         assert result.exit_code == 0
-        assert re.findall(r"^  (\w+)  ", result.stdout, re.MULTILINE) == ["doctor", "lint", "report", "schema"]
+        assert re.findall(r"^  (\w+)  ", result.stdout, re.MULTILINE) == [
+            "calibrate",
+            "compare",
+            "doctor",
+            "lint",
+            "plan",
+            "report",
+            "schema",
+        ]
 
     def test_schema_is_json_about_task_files(self) -> None:
         result = infranoise("schema")

@@ -73,11 +73,18 @@ def _write(target: Path, analysis: Analysis, trials: Sequence[TrialUsage], force
         write_spec(target, spec_document(analysis, advice, chosen), force=force)
     except CannotWrite as error:
         raise UserError(f"--write-spec: {error}") from None
-    print_lines(["", *render_written(str(target), advice, terminal_width())])
+    calibrated = bool(analysis.agents) and all(
+        agent.calibration is not None and agent.calibration.pick for agent in analysis.agents
+    )
+    print_lines(["", *render_written(str(target), advice, calibrated, terminal_width())])
 
 
 def _chosen(analysis: Analysis) -> str | None:
-    """Return the config that calibration leads to: of several agents the one with the highest ceiling."""
-    chosen = {agent.calibration.candidate for agent in analysis.agents if agent.calibration is not None}
+    """Return the config that calibration leads to: of several agents the one with the highest ceiling.
+
+    A ceiling under which the score is known to move leads nowhere.
+    """
+    found = [agent.calibration for agent in analysis.agents if agent.calibration is not None]
+    chosen = {entry.candidate for entry in found if entry.status in ("calibrated", "inconclusive")}
     order = [config for agent in analysis.agents for config in agent.chain or ()]
     return max((config for config in chosen if config is not None), key=order.index, default=None)

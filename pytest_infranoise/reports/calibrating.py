@@ -23,6 +23,7 @@ from pytest_infranoise.results import Analysis
 from pytest_infranoise.results import Comparison
 from pytest_infranoise.shadows import ShadowTable
 from pytest_infranoise.spec_advice import TaskAdvice
+from pytest_infranoise.stats.rates import Interval
 
 SMALLEST_WIDTH = 60
 _MEANING = {
@@ -74,8 +75,8 @@ def _decision(agent: AgentResult, analysis: Analysis, width: int) -> list[str]:
         lines += [
             line for text in _score(comparison, found, analysis) for line in wrap(f"  {text}", width, " " * 13)
         ]
-    for text in _settle(agent, found, analysis):
-        lines += wrap(f"  to settle  {text}", width, " " * 13)
+    for place, text in enumerate(_settle(agent, found, analysis)):
+        lines += wrap(f"  {'to settle' if not place else '         '}  {text}", width, " " * 13)
     return lines
 
 
@@ -113,8 +114,7 @@ def _score(comparison: Comparison, found: Calibration, analysis: Analysis) -> It
         return
     margin = f"+-{100 * analysis.design.margin:g}pp"
     level = f"{100 * (1 - 2 * analysis.design.alpha):g}% CI"
-    interval = f"[{points(equivalence.interval.lo)}, {points(equivalence.interval.hi)}]"
-    shown = f"d = {points(comparison.score.value)}, {level} {interval}"
+    shown = f"d = {points(comparison.score.value)}, {level} {_brackets(equivalence.interval)}"
     if equivalence.shown:
         yield f"shown      pass rate within {margin} of {baseline}: {shown}"
         return
@@ -122,12 +122,21 @@ def _score(comparison: Comparison, found: Calibration, analysis: Analysis) -> It
     yield f"not shown  pass rate within {margin} of {baseline}: {shown}. Same within +-{smallest}."
     p = comparison.score.p
     if found.status == "score-moves":
-        yield f"shown      that the score moves: p = {p_text(p)}"
+        yield f"shown      that the score moves: {_p_is(p)}"
     else:
         yield (
-            f"           p = {p_text(p)} means that no difference was detected, not that there is none: "
+            f"           {_p_is(p)} means that no difference was detected, not that there is none: "
             f"{smallest} would also fit."
         )
+
+
+def _brackets(interval: Interval) -> str:
+    return f"[{points(interval.lo)}, {points(interval.hi)}]"
+
+
+def _p_is(p: float | None) -> str:
+    text = p_text(p)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"
 
 
 def _settle(agent: AgentResult, found: Calibration, analysis: Analysis) -> Iterator[str]:
@@ -168,9 +177,15 @@ def _settle_gate(agent: AgentResult, found: Calibration, analysis: Analysis) -> 
     if baseline is not None and not baseline.infra:
         yield f"nothing to cut: {baseline.config} had no infra-error ({rate_text(baseline.infra_rate)})"
         return
-    straddling = [row.config for row in found.rows if row.cut is not None and row.cut >= analysis.design.min_cut]
+    # Past the gate and yet no candidate: it has no ceiling that could be chosen.
+    open_ended = [row.config for row in found.rows if row.gate]
+    short = [row for row in found.rows if not row.gate]
+    straddling = [row.config for row in short if row.cut is not None and row.cut >= analysis.design.min_cut]
     if straddling:
         yield f"more samples: {listed(straddling, 3)} cut them enough, which chance could have done too"
+    elif open_ended:
+        below = short[-1].config if short else analysis.baseline
+        yield f"a ceiling above {below}: {open_ended[0]} cut them enough, and that is no ceiling"
     else:
         yield "a higher ceiling: none that was run cut them enough"
 
@@ -198,11 +213,9 @@ def _shadow(found: ShadowTable, width: int, level: float) -> list[str]:
     checks = [row.check for row in rows]
     if any(checks):
         columns += [
-            Column(
-                "really: killed%", [percent(row.check.killed) if row.check else "-" for row in rows], right=True
-            ),
-            Column("pass%", [percent(row.check.score) if row.check else "-" for row in rows], right=True),
-            Column("check", [_check(row.check.contradicts) if row.check else "not run" for row in rows]),
+            Column("really: killed%", [percent(check.killed) if check else "-" for check in checks], right=True),
+            Column("pass%", [percent(check.score) if check else "-" for check in checks], right=True),
+            Column("check", [_check(check.off) if check else "not run" for check in checks]),
         ]
     body = table(columns, width - 2, (3, 2, 1)) or [
         "  ".join(cells) for cells in zip(*(column.texts() for column in columns), strict=True)
@@ -211,8 +224,8 @@ def _shadow(found: ShadowTable, width: int, level: float) -> list[str]:
     return [*lines, *(line for text in _shadow_notes(found) for line in wrap(text, width))]
 
 
-def _check(contradicts: bool) -> str:
-    return "OFF" if contradicts else "fits"
+def _check(off: bool) -> str:
+    return "OFF" if off else "fits"
 
 
 def _shadow_notes(found: ShadowTable) -> Iterator[str]:
@@ -222,35 +235,40 @@ def _shadow_notes(found: ShadowTable) -> Iterator[str]:
         "shared memory, so lower bounds. Use it to choose which ceilings to run."
     )
     checks = [(row.label, row.check) for row in found.forecasts if row.check is not None]
-    off = [(label, check) for label, check in checks if check.contradicts]
+    off = [(label, check) for label, check in checks if check.off]
     for label, check in off:
         kills, passes = check.kills, check.passes
         yield (
-            f"OFF at {label}: measured minus forecast, killed {points(kills.est)} [{points(kills.lo)}, "
-            f"{points(kills.hi)}], pass {points(passes.est)} [{points(passes.lo)}, {points(passes.hi)}]: do not "
-            "trust the other rows either"
+            f"OFF at {label}: measured minus forecast, killed {points(kills.est)} {_brackets(kills.ci)}, pass "
+            f"{points(passes.est)} {_brackets(passes.ci)}: do not trust the other rows either"
         )
     if checks and not off:
-        yield "fits: forecast and measurement differ by no more than sampling noise, which proves no assumption"
+        yield "fits: forecast and measurement differ by sampling noise at most, which proves nothing"
     if found.unknown:
         yield f"{plural(found.unknown, 'trial')} of {found.source} without a sample of memory: left out"
     if found.killed:
         yield (
-            f"{plural(found.killed, 'trial')} met the ceiling of {found.source} itself: counted as killed under every "
-            "lower one"
+            f"{plural(found.killed, 'trial')} met the ceiling of {found.source} itself: counted as killed under "
+            "every lower one"
         )
 
 
 # Recommended specs
 
 
-def render_written(path: str, advice: Sequence[TaskAdvice], width: int) -> list[str]:
+def render_written(path: str, advice: Sequence[TaskAdvice], calibrated: bool, width: int) -> list[str]:
     """Return what was written where, and for which tasks something had to stay blank."""
     width = max(width, SMALLEST_WIDTH)
     complete = sum(task.complete for task in advice)
     lines = wrap(
         f"written: {path}, floors and ceilings of {plural(len(advice), 'task')}, {complete} complete", width
     )
+    if not calibrated:
+        lines += wrap(
+            "not calibrated: these ceilings are what killed nothing; that they leave the score where it was is not "
+            "shown",
+            width,
+        )
     by_reason: dict[str, list[str]] = {}
     for task in advice:
         parts = {
