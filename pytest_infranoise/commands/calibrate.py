@@ -67,13 +67,13 @@ def _write(target: Path, analysis: Analysis, trials: Sequence[TrialUsage], force
     from pytest_infranoise.spec_file import spec_document
     from pytest_infranoise.spec_file import write_spec
 
-    chosen = _chosen(analysis)
+    chosen = None if analysis.cut_short else _chosen(analysis)
     advice = advise(trials, chosen, (analysis.meta.get("engine") or {}).get("cpus"))
     try:
         write_spec(target, spec_document(analysis, advice, chosen), force=force)
     except CannotWrite as error:
         raise UserError(f"--write-spec: {error}") from None
-    calibrated = bool(analysis.agents) and all(
+    calibrated = chosen is not None and all(
         agent.calibration is not None and agent.calibration.pick for agent in analysis.agents
     )
     print_lines(["", *render_written(str(target), advice, calibrated, terminal_width())])

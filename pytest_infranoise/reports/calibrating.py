@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 from pytest_infranoise.findings import Calibration
-from pytest_infranoise.findings import Planner
+from pytest_infranoise.reports.calibration import calibration_lines
 from pytest_infranoise.reports.text import Column
 from pytest_infranoise.reports.text import bracketed
 from pytest_infranoise.reports.text import fit
+from pytest_infranoise.reports.text import interval_text
 from pytest_infranoise.reports.text import listed
 from pytest_infranoise.reports.text import p_text
+from pytest_infranoise.reports.text import p_words
 from pytest_infranoise.reports.text import percent
 from pytest_infranoise.reports.text import plural
 from pytest_infranoise.reports.text import points
@@ -20,18 +22,10 @@ from pytest_infranoise.reports.text import table
 from pytest_infranoise.reports.text import wrap
 from pytest_infranoise.results import AgentResult
 from pytest_infranoise.results import Analysis
-from pytest_infranoise.results import Comparison
 from pytest_infranoise.shadows import ShadowTable
 from pytest_infranoise.spec_advice import TaskAdvice
-from pytest_infranoise.stats.rates import Interval
 
 SMALLEST_WIDTH = 60
-_MEANING = {
-    "calibrated": "use {candidate}: it cuts infra-errors and leaves the score where it was",
-    "inconclusive": "{candidate} cuts infra-errors; whether it leaves the score where it was is not shown",
-    "score-moves": "{candidate} cuts infra-errors, and the score moves with it: not a calibrated ceiling",
-    "no-infra-reduction": "no ceiling that was run is shown to cut infra-errors enough",
-}
 
 
 def render_calibration(analysis: Analysis, shadows: Sequence[ShadowTable], width: int) -> list[str]:
@@ -64,20 +58,37 @@ def _title(analysis: Analysis) -> str:
 
 
 def _decision(agent: AgentResult, analysis: Analysis, width: int) -> list[str]:
-    found = agent.calibration
-    if found is None:
+    lines = calibration_lines(agent, analysis, width)
+    if not lines:
         why = agent.no_chain or "it needs a baseline and a config with a higher ceiling, both with records"
         return wrap(f"CALIBRATION  none: {why}", width)
-    meaning = _MEANING[found.status].format(candidate=found.candidate)
-    lines = [*wrap(f"CALIBRATION  {found.status}: {meaning}", width), *_gate(agent, found, width)]
-    comparison = agent.comparison(found.candidate)
-    if comparison is not None:
-        lines += [
-            line for text in _score(comparison, found, analysis) for line in wrap(f"  {text}", width, " " * 13)
-        ]
-    for place, text in enumerate(_settle(agent, found, analysis)):
-        lines += wrap(f"  {'to settle' if not place else '         '}  {text}", width, " " * 13)
-    return lines
+    found = agent.calibration
+    if found is None or analysis.cut_short:
+        return lines
+    hint = _next_step(agent, found, analysis)
+    if hint:
+        label = "           " if found.status == "score-moves" else "to settle  "
+        lines += wrap(f"  {label}{hint}", width, " " * 13)
+    return [*lines, "", *_gate(agent, found, width)]
+
+
+def _next_step(agent: AgentResult, found: Calibration, analysis: Analysis) -> str:
+    """Return what to run where more samples of the same configs settle nothing, or not that."""
+    if found.status == "score-moves":
+        return f"or try a ceiling between {analysis.baseline} and {found.candidate}"
+    baseline = agent.result(analysis.baseline)
+    if found.status != "no-infra-reduction" or baseline is None or not baseline.infra:
+        return ""
+    # Past the gate and yet no candidate: it has no ceiling that could be chosen.
+    open_ended = [row.config for row in found.rows if row.gate]
+    short = [row for row in found.rows if not row.gate]
+    straddling = [row.config for row in short if row.cut is not None and row.cut >= analysis.design.min_cut]
+    if straddling:
+        return f"more samples: {listed(straddling, 3)} cut enough, which chance could have done too"
+    if open_ended:
+        below = short[-1].config if short else analysis.baseline
+        return f"a ceiling above {below}: {open_ended[0]} cut enough, and that is no ceiling"
+    return "a higher ceiling: none that was run cut enough"
 
 
 def _gate(agent: AgentResult, found: Calibration, width: int) -> list[str]:
@@ -89,105 +100,20 @@ def _gate(agent: AgentResult, found: Calibration, width: int) -> list[str]:
         Column("infra%", [rates.get(baseline, "-"), *(rates.get(row.config, "-") for row in rows)]),
         Column("cut", ["-", *(_cut(row.cut) for row in rows)], right=True),
         Column("pHolm", ["-", *(p_text(row.p_infra_holm) for row in rows)], right=True),
-        Column("enough", ["-", *("yes" if row.gate else "not shown" for row in rows)]),
+        Column("cuts enough", ["-", *("yes" if row.gate else "not shown" for row in rows)]),
     ]
-    lines = table(columns, width - 2) or [
-        f"{row.config}: {rates.get(row.config, '-')}, cut {_cut(row.cut)}, pHolm {p_text(row.p_infra_holm)}"
+    return table(columns, width) or [
+        line
         for row in rows
+        for line in wrap(
+            f"{row.config}: infra {rates.get(row.config, '-')}, cut {_cut(row.cut)}, {p_words(row.p_infra_holm)}",
+            width,
+        )
     ]
-    return [f"  {line}" for line in lines]
 
 
 def _cut(cut: float | None) -> str:
     return "-" if cut is None else f"{100 * cut:.0f}%"
-
-
-def _score(comparison: Comparison, found: Calibration, analysis: Analysis) -> Iterator[str]:
-    baseline, config, equivalence = comparison.baseline, comparison.config, comparison.equivalence
-    row = next(row for row in found.rows if row.config == config)
-    yield (
-        f"shown      infra-errors of {config} below those of {baseline} by {_cut(row.cut)} "
-        f"(pHolm {p_text(row.p_infra_holm)})"
-    )
-    if equivalence is None or comparison.score.value is None:
-        yield "not shown  anything about the score: no task has trials in both configs"
-        return
-    margin = f"+-{100 * analysis.design.margin:g}pp"
-    level = f"{100 * (1 - 2 * analysis.design.alpha):g}% CI"
-    shown = f"d = {points(comparison.score.value)}, {level} {_brackets(equivalence.interval)}"
-    if equivalence.shown:
-        yield f"shown      pass rate within {margin} of {baseline}: {shown}"
-        return
-    smallest = f"{100 * equivalence.smallest:.1f}pp"
-    yield f"not shown  pass rate within {margin} of {baseline}: {shown}. Same within +-{smallest}."
-    p = comparison.score.p
-    if found.status == "score-moves":
-        yield f"shown      that the score moves: {_p_is(p)}"
-    else:
-        yield (
-            f"           {_p_is(p)} means that no difference was detected, not that there is none: "
-            f"{smallest} would also fit."
-        )
-
-
-def _brackets(interval: Interval) -> str:
-    return f"[{points(interval.lo)}, {points(interval.hi)}]"
-
-
-def _p_is(p: float | None) -> str:
-    text = p_text(p)
-    return f"p {text}" if text.startswith("<") else f"p = {text}"
-
-
-def _settle(agent: AgentResult, found: Calibration, analysis: Analysis) -> Iterator[str]:
-    if found.status == "calibrated":
-        return
-    if found.status == "score-moves":
-        yield f"no number of samples will; try a ceiling between {analysis.baseline} and {found.candidate}"
-        return
-    if found.status == "no-infra-reduction":
-        yield from _settle_gate(agent, found, analysis)
-        return
-    planner = agent.planner
-    if planner is None:
-        yield "cannot be told: no task has two samples with different outcomes; run more samples"
-        return
-    margin = 100 * analysis.design.margin
-    d = f"if d is {points(planner.delta)}"
-    yield f"+-{margin:g}pp: {_samples(planner.for_margin, d)}; +-5pp: {_samples(planner.for_five, d)}"
-    yield f"+-{margin:g}pp: {_samples(planner.for_margin_if_zero, 'if d is 0')}; now {planner.samples:.3g}"
-    yield from _near(planner, margin)
-
-
-def _near(planner: Planner, margin: float) -> Iterator[str]:
-    if planner.near_spec is None:
-        yield "which tasks came near their spec is not known: memory was not measured for all"
-    elif planner.near_spec:
-        near = plural(len(planner.near_spec), "task")
-        yield f"only the {near} near their spec: +-{margin:g}pp {_samples(planner.for_margin_near, '')}"
-
-
-def _samples(number: int | None, condition: str) -> str:
-    text = "no number of samples" if number is None else plural(number, "sample") + " per task"
-    return f"{text} {condition}".rstrip()
-
-
-def _settle_gate(agent: AgentResult, found: Calibration, analysis: Analysis) -> Iterator[str]:
-    baseline = next((result for result in agent.configs if result.config == analysis.baseline), None)
-    if baseline is not None and not baseline.infra:
-        yield f"nothing to cut: {baseline.config} had no infra-error ({rate_text(baseline.infra_rate)})"
-        return
-    # Past the gate and yet no candidate: it has no ceiling that could be chosen.
-    open_ended = [row.config for row in found.rows if row.gate]
-    short = [row for row in found.rows if not row.gate]
-    straddling = [row.config for row in short if row.cut is not None and row.cut >= analysis.design.min_cut]
-    if straddling:
-        yield f"more samples: {listed(straddling, 3)} cut them enough, which chance could have done too"
-    elif open_ended:
-        below = short[-1].config if short else analysis.baseline
-        yield f"a ceiling above {below}: {open_ended[0]} cut them enough, and that is no ceiling"
-    else:
-        yield "a higher ceiling: none that was run cut them enough"
 
 
 # Shadow ceilings
@@ -239,8 +165,8 @@ def _shadow_notes(found: ShadowTable) -> Iterator[str]:
     for label, check in off:
         kills, passes = check.kills, check.passes
         yield (
-            f"OFF at {label}: measured minus forecast, killed {points(kills.est)} {_brackets(kills.ci)}, pass "
-            f"{points(passes.est)} {_brackets(passes.ci)}: do not trust the other rows either"
+            f"OFF at {label}: measured minus forecast, killed {points(kills.est)} {interval_text(kills.ci)}, pass "
+            f"{points(passes.est)} {interval_text(passes.ci)}: do not trust the other rows either"
         )
     if checks and not off:
         yield "fits: forecast and measurement differ by sampling noise at most, which proves nothing"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,7 +83,7 @@ def test_few_events_against_none_are_no_difference(events: int) -> None:
     trials = 445
     se = published_se(events / trials, 0.0, 89, 5)
     judged = gap_verdict(events / trials, 0.0, 89, 5, configs="same", se=se).verdict
-    p = stats.fisher_exact([[events, trials - events], [0, trials]]).pvalue
+    p = stats.fisher_exact(np.array([[events, trials - events], [0, trials]])).pvalue
     assert judged == ("distinguishable" if events >= 5 else "within sampling noise")
     assert p < 0.07 or judged == "within sampling noise"
 
