@@ -295,7 +295,8 @@ def _by_ceiling(trials: Iterable[TrialUsage], resource: _Ceiling) -> dict[float,
 
 
 def _evidence(trials: Sequence[TrialUsage]) -> Iterable[ConfigEvidence]:
-    for config in dict.fromkeys(trial.key.config for trial in trials):
+    configs = dict.fromkeys(trial.key.config for trial in sorted(trials, key=_height))
+    for config in configs:
         group = [trial for trial in trials if trial.key.config == config]
         needs = [trial.need for trial in group if trial.need is not None]
         peaks = [trial.peak for trial in group if trial.peak is not None]
@@ -318,6 +319,12 @@ def _evidence(trials: Sequence[TrialUsage]) -> Iterable[ConfigEvidence]:
             largest_need=max(needs, default=None),
             largest_peak=max(peaks, default=None),
         )
+
+
+def _height(trial: TrialUsage) -> tuple[float, float]:
+    """Return what evidence is ordered by: rising ceilings, unknown ones last."""
+    memory, cpus = (math.inf if part is None else part for part in (trial.memory_ceiling, trial.cpus_ceiling))
+    return memory, cpus
 
 
 def _one(values: set[float | None]) -> float | str | None:

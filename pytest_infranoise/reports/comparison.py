@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pytest_infranoise.comparing import PairedGap
 from pytest_infranoise.comparing import RunComparison
 from pytest_infranoise.comparing import ScoreComparison
+from pytest_infranoise.reports.layout import SMALLEST_WIDTH
+from pytest_infranoise.reports.layout import tabulated
 from pytest_infranoise.reports.text import Column
 from pytest_infranoise.reports.text import bracketed
 from pytest_infranoise.reports.text import fit
@@ -21,7 +23,6 @@ from pytest_infranoise.stats.gaps import ALLOWANCE
 from pytest_infranoise.stats.gaps import Configs
 from pytest_infranoise.stats.gaps import Gap
 
-SMALLEST_WIDTH = 60
 _KNOWN: dict[Configs, str] = {
     "same": "documented and the same",
     "documented": "documented, not the same",
@@ -62,7 +63,7 @@ def render_scores(found: ScoreComparison, width: int) -> list[str]:
     if 0 < max(found.score_a, found.score_b) <= 0.01:
         texts.insert(1, "scores are in percent: 0.5 is half a percent")
     lines = [line for text in texts for line in (wrap(text, width) if text else [""])]
-    return [*lines, *(table(columns, width, (3, 2, 1)) or []), *wrap(assumed, width)]
+    return [*lines, *tabulated(columns, width, (3, 2, 1)), *wrap(assumed, width)]
 
 
 def render_runs(found: RunComparison, width: int) -> list[str]:
@@ -121,18 +122,14 @@ def _table(found: RunComparison, width: int, several: bool) -> list[str]:
         Column("A infra%", [percent(pair.a.infra_rate) for pair in pairs], right=True),
         Column("B infra%", [percent(pair.b.infra_rate) for pair in pairs], right=True),
     ]
-    lines = table(columns, width) or table(columns[:6], width)
-    if lines is not None:
-        return lines
-    rows = zip(*(column.texts() for column in columns), strict=True)
-    return [line for row in rows for line in wrap("  ".join(row), width)]
+    return table(columns, width) or tabulated(columns[:6], width)
 
 
 def _notes(found: RunComparison) -> Iterator[str]:
     if len(found.pairs) > 1:
         yield (
             f"{len(found.pairs)} comparisons, each at {100 * found.level:.4g}%, so that all verdicts hold together "
-            f"at {100 * (1 - found.alpha):.4g}%"
+            f"at {100 * (1 - found.alpha):.4g}%; p is that of one comparison"
         )
     if any(pair.delta.guarded for pair in found.pairs):
         yield "few trials: intervals are widened and p is exact"

@@ -10,12 +10,12 @@ from pytest_infranoise.planner import Need
 from pytest_infranoise.planner import Question
 from pytest_infranoise.planner import SamplePlan
 from pytest_infranoise.planner import Variance
+from pytest_infranoise.reports.layout import SMALLEST_WIDTH
+from pytest_infranoise.reports.layout import tabulated
 from pytest_infranoise.reports.text import Column
 from pytest_infranoise.reports.text import plural
-from pytest_infranoise.reports.text import table
 from pytest_infranoise.reports.text import wrap
 
-SMALLEST_WIDTH = 60
 FEW_SAMPLES = 3
 
 
@@ -56,14 +56,7 @@ def _needs(plan: SamplePlan, width: int) -> list[str]:
             Column(f"{rerun} near spec", [_count(need.few) for need in needs], right=True),
             Column("trials", [_trials(need.few, question, rerun) for need in needs], right=True),
         ]
-    return table(columns, width) or [
-        line
-        for place, need in enumerate(needs)
-        for line in wrap(
-            f"{need.label}: " + ", ".join(f"{column.heading} {column.cells[place]}" for column in columns[1:]),
-            width,
-        )
-    ]
+    return tabulated(columns, width)
 
 
 def _count(samples: int | None) -> str:
@@ -126,7 +119,7 @@ def _powers(plan: SamplePlan, width: int) -> list[str]:
         Column("smallest d detected", [_points(power.delta) for power in powers], right=True),
         Column("margin shown, true d = 0", [_points(power.margin) for power in powers], right=True),
     ]
-    return table(columns, width) or []
+    return tabulated(columns, width)
 
 
 def _points(value: float) -> str:
