@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
+from pytest_infranoise.allowance import allowance
 from pytest_infranoise.analysis import analyse
 from pytest_infranoise.journal import Run
 from pytest_infranoise.results import AgentResult
@@ -28,10 +28,6 @@ from pytest_infranoise.stats.gaps import gap_verdict
 from pytest_infranoise.stats.gaps import published_se
 from pytest_infranoise.stats.rates import Interval
 from pytest_infranoise.stats.rates import mean_rate
-
-# Up to such a ratio of ceilings the effect on a score is known to be small (statistics.md 2i).
-_CLOSE_CEILINGS = 3.0
-_HOST_FACTS = ("cpus", "memory", "cgroup_version", "version", "kernel", "storage_driver")
 
 
 class CannotCompare(Exception):
@@ -171,7 +167,11 @@ def compare_runs(
         for zero_agent, zero, one_agent, one in matched
         if (
             pair := _pair(
-                common, (zero_agent.label, zero), (one_agent.label, one), _allowance(a, b, zero, one), level
+                common,
+                (zero_agent.label, zero),
+                (one_agent.label, one),
+                allowance(a, b, zero.config, one.config),
+                level,
             )
         )
     )
@@ -259,7 +259,7 @@ def _pair(
     tasks: Sequence[str],
     a: tuple[str, ConfigResult],
     b: tuple[str, ConfigResult],
-    allowance: tuple[Configs, str],
+    allowed: tuple[Configs, str],
     level: float,
 ) -> PairedGap | None:
     cells_a, cells_b = _cells(tasks, a[1]), _cells(tasks, b[1])
@@ -290,8 +290,8 @@ def _pair(
         delta=delta,
         interval=interval,
         infra=infra,
-        allowance=allowance[1],
-        gap=_gap(side_a, side_b, interval, allowance[0], 1.0 - level),
+        allowance=allowed[1],
+        gap=_gap(side_a, side_b, interval, allowed[0], 1.0 - level),
     )
 
 
@@ -327,43 +327,6 @@ def _gap(a: Side, b: Side, interval: Interval, configs: Configs, alpha: float) -
     # A hair more, so that an interval that ends at 0 exactly is no finding after rounding.
     se = max(reach * (1.0 + 1e-9), 1e-12) / cv_bias(0.0, alpha)
     return gap_verdict(b.score, a.score, 1, 1, configs=configs, se=se, alpha=alpha)
-
-
-def _allowance(a: Run, b: Run, zero: ConfigResult, one: ConfigResult) -> tuple[Configs, str]:
-    """Return how much infrastructure a gap between two runs may hold, and why."""
-    rules = (_rule(a, zero.config), _rule(b, one.config))
-    if None in rules:
-        return "undocumented", "a run does not state its configs"
-    first, second = (rule or {} for rule in rules)
-    if first.get("time", 1) != second.get("time", 1):
-        return "uncapped", "the configs give different time"
-    if any(first.get(resource) != second.get(resource) for resource in ("cpus", "memory")):
-        return _by_ceilings(first, second)
-    engine_a, engine_b = a.meta.get("engine") or {}, b.meta.get("engine") or {}
-    facts = [fact for fact in _HOST_FACTS if engine_a.get(fact) != engine_b.get(fact)]
-    if facts:
-        return "documented", f"same config, but hosts differ in {', '.join(facts)}"
-    if a.meta.get("workers") != b.meta.get("workers"):
-        return "documented", "same config and host, but another number of workers"
-    return "same", "same config, same kind of host"
-
-
-def _by_ceilings(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[Configs, str]:
-    for resource in ("cpus", "memory"):
-        low, high = (rule.get(resource, {}).get("ceiling") for rule in (first, second))
-        if low == high:
-            continue
-        if low is None or high is None:
-            return "uncapped", f"one of the configs has no {resource} ceiling"
-        if not (isinstance(low, int | float) and isinstance(high, int | float)):
-            return "undocumented", f"how far the {resource} ceilings are apart depends on the task"
-        if max(low, high) > _CLOSE_CEILINGS * min(low, high):
-            return "uncapped", f"the {resource} ceilings are more than {_CLOSE_CEILINGS:g}-fold apart"
-    return "documented", "the configs differ and are documented"
-
-
-def _rule(run: Run, config: str) -> Mapping[str, Any] | None:
-    return next((entry for entry in run.meta.get("configs", ()) if entry.get("name") == config), None)
 
 
 def _notes(a: Run, b: Run, pairs: Sequence[PairedGap]) -> Iterator[str]:

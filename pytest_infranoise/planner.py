@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from dataclasses import replace
 
 from pytest_infranoise.analysis import analyse
 from pytest_infranoise.journal import Run
@@ -121,8 +122,12 @@ def measured_variance(run: Run, tasks: frozenset[str] | None = None) -> Variance
 
     ``tasks``: only of these. None also when nothing varies inside any task: nothing can be planned from that.
     """
-    found = [variance for agent in analyse(run).agents if (variance := _variance(agent, tasks)) is not None]
-    return max(found, key=lambda variance: variance.value, default=None)
+    analysis = analyse(run)
+    found = [variance for agent in analysis.agents if (variance := _variance(agent, tasks)) is not None]
+    largest = max(found, key=lambda variance: variance.value, default=None)
+    if largest is not None and analysis.cut_short:
+        return replace(largest, source=f"{largest.source} of a run that is not an estimate, {analysis.cut_short}")
+    return largest
 
 
 def _variance(agent: AgentResult, tasks: frozenset[str] | None) -> Variance | None:

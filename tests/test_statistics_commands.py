@@ -16,6 +16,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from click.testing import Result
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from pytest_infranoise.cli import main
 from tests.builders import key
@@ -150,6 +153,20 @@ class TestMistakes:
     def test_what_click_refuses_has_the_same_status(self, args: list[str]) -> None:
         assert infranoise(*args).exit_code == 2
 
+    @settings(max_examples=150, deadline=None)
+    @given(
+        st.lists(
+            st.one_of(st.text(max_size=20), st.floats().map(str), st.just("0" * 400), st.just("44.1")),
+            min_size=2,
+            max_size=2,
+        )
+    )
+    def test_whatever_is_compared_is_a_verdict_or_one_line(self, names: list[str]) -> None:
+        result = infranoise("compare", "--tasks", "89", "--samples", "5", "--", *names)
+        assert result.exit_code in (0, 2)
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        assert "Traceback" not in result.output
+
     def test_runs_that_cannot_be_compared(self, runs: Path, tmp_path: Path) -> None:
         run_with(tmp_path, [trial(key("other"))], run=OLD)
         result = infranoise("compare", str(runs / OLD), str(tmp_path / OLD))
@@ -169,6 +186,11 @@ class TestMistakes:
 
 
 class TestPlan:
+    def test_a_run_cut_short_is_named_as_what_it_is(self, tmp_path: Path) -> None:
+        run_with(tmp_path, world(12, 4), run=OLD, cut_short="-x stopped it")
+        text = infranoise("plan", "--from", str(tmp_path / OLD)).stdout
+        assert "a run that is not an estimate, -x stopped it" in " ".join(text.split())
+
     def test_tasks_of_another_benchmark_are_not_said_to_be_near_their_spec(self, runs: Path) -> None:
         own, other = (
             infranoise("plan", "--from", OLD, "--run-dir", str(runs), *more).stdout

@@ -36,6 +36,8 @@ def read_named_run(name: str | None, run_dir: str | None) -> Run:
         run = read_run(path)
     except RunNotFound as error:
         raise UserError(str(error)) from None
+    except OSError as error:
+        raise UserError(f"{error.filename or name}: {error.strerror or error}") from None
     if run.meta.get("schema") != RUN_SCHEMA:
         raise UserError(f"{path}: its schema is {run.meta.get('schema')!r}, this version reads {RUN_SCHEMA}")
     return run

@@ -88,7 +88,11 @@ def _score(text: str) -> float | None:
         value = float(text.removesuffix("%"))
     except ValueError:
         return None
-    return None if (Path(text) / "run.json").is_file() else value
+    try:
+        is_run = (Path(text) / "run.json").is_file()
+    except OSError:  # no name that a file could have
+        is_run = False
+    return None if is_run else value
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
