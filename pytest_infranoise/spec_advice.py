@@ -167,7 +167,8 @@ def _memory_ceiling(trials: Sequence[TrialUsage], start: float) -> Advice:
         if largest is not None and largest > ceiling:
             continue
         seen = f"largest need seen {format_memory(largest)}" if largest else "what they needed is not known"
-        return Advice(int(ceiling), f"none of {len(group)} trials killed under it; {seen}")
+        # Never a page below the spec because of how it was read back.
+        return Advice(int(max(ceiling, start)), f"none of {len(group)} trials killed under it; {seen}")
     return Advice(None, _why_no_ceiling(groups, tried, largest))
 
 
@@ -217,7 +218,7 @@ def _memory_floor(trials: Sequence[TrialUsage], spec: float | None, ceiling: flo
         return _floor_of_needs(needs, what, spec, ceiling)
     peaks = [trial.peak for trial in group if trial.peak is not None]
     if not peaks:
-        return Advice(None, f"memory was not measured in enough of {len(group)} {what}")
+        return Advice(None, "memory was not measured in enough trials")
     if len(peaks) == len(group) and spec is not None and max(peaks) <= spec:
         return Advice(int(spec), f"the spec; {len(peaks)} {what} stayed below it, page cache included")
     at_limit = [
@@ -266,7 +267,7 @@ def _cpus_ceiling(trials: Sequence[TrialUsage], start: float, host_cpus: float |
             )
         if not math.isfinite(ceiling):
             return Advice(None, "only trials without a CPU ceiling were neither short of CPU nor out of time")
-        return Advice(ceiling, f"none of {len(group)} trials short of CPU or out of time under it")
+        return Advice(max(ceiling, start), f"none of {len(group)} trials short of CPU or out of time under it")
     troubled = sum(trial.starved or trial.timed_out for trial in trials)
     if troubled:
         return Advice(

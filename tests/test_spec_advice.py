@@ -161,6 +161,17 @@ class TestCpus:
         assert dark.cpus_floor.value is dark.cpus_ceiling.value is None
 
 
+def test_what_reading_back_rounds_puts_no_floor_above_its_ceiling() -> None:
+    odd = 100_000_001
+    records = [trial(key("t", "1x", place), need=0.5, peak=0.6, spec=odd, cpus=1.0) for place in range(3)]
+    for place, entry in enumerate(records):
+        limits = {"memory": odd // 4096 * 4096, "cpus": 0.99}
+        records[place] = replace(entry, details={**entry.details, "limits": limits})
+    found = one(records)
+    assert found.memory_floor.value == found.memory_ceiling.value == odd
+    assert found.cpus_floor.value == found.cpus_ceiling.value == 1.0
+
+
 def test_a_task_that_changed_has_no_recommendation() -> None:
     records = under(("1x",), 0.5, 0.5, 0.5)
     found = one([replace(records[0], task_hash="other"), *records[1:]])

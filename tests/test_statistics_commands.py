@@ -221,6 +221,33 @@ class TestCompare:
         assert "scores are in percent" in text
 
 
+class TestCalibrate:
+    def test_one_config_says_what_is_missing(self, tmp_path: Path) -> None:
+        run_with(tmp_path, world(6, 2, ("1x",)), run=OLD)
+        text = " ".join(infranoise("calibrate", str(tmp_path / OLD)).stdout.split())
+        assert "CALIBRATION none: " in text
+        assert "SHADOW CEILINGS none: no ceiling below that of 1x" in text
+
+    def test_configs_that_are_no_chain(self, tmp_path: Path) -> None:
+        strict, high = {"floor": 1.0, "ceiling": 1.0}, {"floor": 1.0, "ceiling": 3.0}
+        configs = [{"name": "1x", "cpus": high, "memory": strict}, {"name": "3x", "cpus": strict, "memory": high}]
+        run_with(tmp_path, world(6, 2, ("1x", "3x")), run=OLD, configs=configs)
+        text = " ".join(infranoise("calibrate", str(tmp_path / OLD)).stdout.split())
+        assert "CALIBRATION none: " in text
+        assert "SHADOW CEILINGS a forecast from 12 trials" in text
+
+    def test_a_run_without_measurements(self, tmp_path: Path) -> None:
+        records = [replace(entry, details={}, peak_memory=None) for entry in world(12, 4)]
+        run_with(tmp_path, records, run=OLD)
+        target = tmp_path / "spec.json"
+        text = " ".join(
+            infranoise("calibrate", str(tmp_path / OLD), "--write-spec", str(target), columns=200).stdout.split()
+        )
+        assert "CALIBRATION" in text
+        assert "SHADOW CEILINGS none: no trial has a sample of memory" in text
+        assert "floors and ceilings of 12 tasks, 0 complete" in text
+
+
 class TestWriteSpec:
     def test_it_writes_says_what_is_blank_and_keeps_what_is_there(self, runs: Path, tmp_path: Path) -> None:
         target = tmp_path / "spec.yaml"
