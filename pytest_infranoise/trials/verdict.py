@@ -97,6 +97,7 @@ def flags(evidence: Evidence, policy: Policy) -> tuple[Flag, ...]:
         Flag.TIMED_OUT: agent.timed_out,
         Flag.STARVED: share is not None and share >= policy.starved_share and periods >= MIN_PERIODS,
         Flag.ENGINE_GAP: any(phase.engine_gap or phase.engine_lost for phase in phases),
+        Flag.TWO_REWARDS: evidence.artefact.other is not None,
     }
     return tuple(flag for flag, seen in observed.items() if seen)
 

@@ -115,7 +115,7 @@ START = {
     "ceiling-too-low": mistake("a memory ceiling below what the engine takes"),
     "name-conflict": infra("somebody else's container has the name", Cause.ENV_START, 5),
     "name-conflict-own": passes("this attempt's own left-over has the name"),
-    "create-timed-out": infra("the answer to create is lost, the container made", Cause.DAEMON_LOST, 10),
+    "create-timed-out": infra("the answer to create is lost, the container made", Cause.DAEMON_LOST, 10, GAP),
     "exec-never-started": infra("a command under an unknown user", Cause.EXEC_LOST, 10),
     "exec-126": fail("a command that exits 126 by itself", CRASH),
     "network-pool-exhausted": infra("no address pool is left", Cause.NETWORK_SETUP, 5),
@@ -129,9 +129,7 @@ TIME = {
     "agent-timeout": fail("the agent's time is over", TIMEOUT, LATE),
     "agent-timeout-solved": passes("the same, after the work was done", LATE),
     "agent-timeout-detached": fail("the same, with a detached child that would finish the work", TIMEOUT, LATE),
-    "agent-timeout-no-verdict": infra(
-        "the agent's time is over, then no verdict", Cause.VERIFIER_ERROR, 12, LATE
-    ),
+    "agent-timeout-no-verdict": infra("the agent's time is over, then no verdict", Cause.VERIFIER_ERROR, 12, LATE),
     "setup-timeout": infra("the setup's time is over", Cause.SETUP_FAILED, 7),
     "verifier-timeout": infra("the verifier's time is over", Cause.VERIFIER_ERROR, 7),
     "verifier-timeout-late": passes("the same, after it gave its verdict"),
@@ -189,7 +187,7 @@ ENGINE = {
         for phase in ("setup", "agent", "verifier")
     },
     "engine-gone": infra("dockerd killed for good", Cause.DAEMON_LOST, 4, GAP, LEAK),
-    "engine-gone-create": infra("no dockerd at create", Cause.DAEMON_LOST, 4, GAP),
+    "engine-gone-create": infra("no dockerd at create", Cause.DAEMON_LOST, 4, GAP, LEAK),
     "engine-blink-solved": passes("the connection breaks off for a moment, then a pass", GAP),
     "engine-blink": infra("the connection breaks off for a moment, then no pass", Cause.DAEMON_LOST, 4, GAP),
 }
