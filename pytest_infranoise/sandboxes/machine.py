@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def host_facts(proc: Path = Path("/proc")) -> HostFacts:
     """Return what this machine's kernel says now."""
     texts = {name: _read(proc / name) for name in ("vmstat", "meminfo", "loadavg", "stat")}
     pressure = {name: _read(proc / "pressure" / name) for name in ("memory", "io", "cpu")}
-    load = texts["loadavg"].split()
+    load = re.match(r"\d+\.\d+ ", texts["loadavg"])
     stat = texts["stat"].partition("\n")[0].split()
     steal = stat[_STEAL] if len(stat) > _STEAL else ""
     available = _field(texts["meminfo"], "MemAvailable:")

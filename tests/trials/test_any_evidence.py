@@ -135,7 +135,7 @@ QUIET = Counters(0, 0, 10 * MIB, 12 * MIB, 8 * MIB, 0, 0.1, 20, 0, 0.0)
 
 
 def _whole_trial(reward: float) -> Evidence:
-    phases = {
+    phases: dict[str, Any] = {
         name: PhaseEvidence(
             _phase(name),
             entered=True,
