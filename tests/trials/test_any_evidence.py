@@ -28,7 +28,7 @@ from pytest_infranoise.sandboxes.protocol import EngineLost
 from pytest_infranoise.sandboxes.protocol import EnvStartError
 from pytest_infranoise.sandboxes.protocol import ExecLost
 from pytest_infranoise.sandboxes.protocol import FileMissing
-from pytest_infranoise.sandboxes.protocol import FileUnreadable
+from pytest_infranoise.sandboxes.protocol import FileUnfit
 from pytest_infranoise.sandboxes.protocol import HostDiskFull
 from pytest_infranoise.sandboxes.protocol import ImagePullError
 from pytest_infranoise.sandboxes.protocol import NetworkSetupError
@@ -54,7 +54,7 @@ SIGKILLED = 137
 _count = st.none() | st.integers(0, 3)
 _errors = (
     *(ConfigError, EngineLost, HostDiskFull, ImagePullError, NetworkSetupError, EnvStartError, ContainerLost),
-    *(ExecLost, FileMissing, FileUnreadable, SandboxError),
+    *(ExecLost, FileMissing, FileUnfit, SandboxError),
 )
 _counters = st.builds(
     Counters,
