@@ -25,7 +25,6 @@ from pytest_infranoise.sandboxes.protocol import EngineLost
 from pytest_infranoise.sandboxes.protocol import EnvStartError
 from pytest_infranoise.sandboxes.protocol import ExecLost
 from pytest_infranoise.sandboxes.protocol import FileMissing
-from pytest_infranoise.sandboxes.protocol import FileUnfit
 from pytest_infranoise.sandboxes.protocol import HostDiskFull
 from pytest_infranoise.sandboxes.protocol import ImagePullError
 from pytest_infranoise.sandboxes.protocol import NetworkSetupError
@@ -113,7 +112,7 @@ RULES: tuple[Rule, ...] = (
     _rule("read", "404", r"Could not find the file", FileMissing),
     _rule("archive", "404", r"Could not find the file", ConfigError),
     # Made by whoever may write in the container, so never the engine's or the user's fault.
-    _rule("read", _5XX, _ODD_PATH, FileUnfit),
+    _rule("read", _5XX, _ODD_PATH, FileMissing),
     _rule("archive", _5XX, rf"{_ODD_PATH}|Error processing tar file", SandboxError),
     _rule("", "404", r"No such container", ContainerLost),
     _rule("", "404", r"No such exec", ExecLost),

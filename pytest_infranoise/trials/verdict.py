@@ -172,6 +172,8 @@ def below_threshold(evidence: Evidence, policy: Policy) -> Finding | None:
     agent, reward = evidence.agent, evidence.artefact.reward
     if not is_sound(evidence) or reward is None or _perhaps_killed(evidence):
         return None
+    if evidence.start.trouble is not None:  # nothing ran as it should have after that
+        return None
     text = f"reward {reward:g} is below {policy.pass_threshold:g}"
     if agent.timed_out:
         return Finding(
