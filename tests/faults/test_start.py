@@ -100,12 +100,6 @@ def network_removed(lab: Lab) -> Record:
     return lab.do(SOLVE, lab.task(network=True))
 
 
-def test_a_network_that_was_removed_costs_one_trial_only(lab: Lab, judge: Judge) -> None:
-    network_removed(lab)
-    assert lab.do(SOLVE, lab.task(network=True), sample=1).verdict == "pass"
-    lab.backend.remove_labelled({"infranoise.run": lab.run})
-
-
 @pytest.mark.parametrize("fault", INJECT)
 def test_start(fault: str, lab: Lab, judge: Judge) -> None:
     judge(fault, lambda: INJECT[fault](lab), lab.run)
