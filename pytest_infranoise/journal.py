@@ -83,6 +83,15 @@ class Journal:
         """Write down how an attempt ended."""
         self._append({"event": "finished", **record.to_json()})
 
+    def intended(self, key: TrialKey, attempt: int, intent: Mapping[str, Any]) -> None:
+        """Write down what is about to be done to an attempt's container, beside the journal.
+
+        Nothing is counted by it: it tells whoever finds a container gone that it was this process.
+        """
+        line = json.dumps({**key.to_json(), "attempt": attempt, **intent}) + "\n"
+        with self.path.with_name(f"intents-{self.process}.jsonl").open("a", encoding="ascii") as file:
+            file.write(line)
+
     def _append(self, line: Mapping[str, Any]) -> None:
         data = json.dumps(line) + "\n"
         # One write of a whole line under O_APPEND: a kill leaves at most one cut line, at the end.

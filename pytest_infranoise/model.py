@@ -63,6 +63,7 @@ class Flag(StrEnum):
     STARVED = "starved"
     ENGINE_GAP = "engine-gap"
     LEAKED = "leaked"
+    TWO_REWARDS = "two-rewards"
 
 
 class Phase(StrEnum):

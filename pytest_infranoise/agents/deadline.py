@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -30,8 +31,11 @@ class DeadlineSandbox:
     What it saw is kept also when the caller swallows it: ``expired`` once a call met the deadline, ``trouble``
     the first failed call that is not the caller's own mistake, ``lost`` and ``unstarted`` the first command
     whose end is not known or that never ran. Commands write to ``log`` unless they are given a file of their
-    own, and run in ``workdir`` and as ``user`` unless they are given others.
+    own, and run in ``workdir`` and as ``user`` unless they are given others. ``saw`` is told of every command
+    that was run to its end, with the time when it began.
     """
+
+    saw: Callable[[Sequence[str], float, ExecResult], None] | None = None
 
     def __init__(
         self, sandbox: Sandbox, seconds: float, log: PhaseLog | None = None, workdir: str | None = None
@@ -100,6 +104,7 @@ class DeadlineSandbox:
         Raises:
             DeadlineExceeded: the deadline stopped it.
         """
+        began = time.time()
         with self._call() as left, self._log_file(log) as file:
             result = self._sandbox.exec(
                 argv,
@@ -109,6 +114,8 @@ class DeadlineSandbox:
                 environment=environment,
                 log=file,
             )
+        if self.saw is not None:
+            self.saw(argv, began, result)
         self.lost = self.lost or result.lost
         # Where the engine says nothing, the command was not there: the caller's mistake.
         self.unstarted = self.unstarted or (result.lost is not None and not result.started)

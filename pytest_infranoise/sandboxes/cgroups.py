@@ -32,6 +32,8 @@ COUNTER_FILES = {
         "pids.events",
         "cpuacct.usage",
         "cpu.stat",
+        "memory.failcnt",
+        "pids.current",
     ),
     "2": (
         "memory.events",
@@ -41,6 +43,9 @@ COUNTER_FILES = {
         "memory.stat",
         "pids.events",
         "cpu.stat",
+        "pids.current",
+        "memory.pressure",
+        "cpu.pressure",
     ),
 }
 LIMIT_FILES = {
@@ -79,6 +84,12 @@ def _seconds(value: int | None, unit: float) -> float | None:
     return None if value is None else value / unit
 
 
+def stalled(text: str | None, line: str) -> float | None:
+    """Return the total seconds in one line ("some" or "full") of a pressure file."""
+    totals = re.findall(rf"^{line} .*total=(\d+)$", text or "", re.MULTILINE)
+    return _seconds(_number(totals[0]), _MICROSECONDS) if totals else None
+
+
 def _sum(first: int | None, second: int | None) -> int | None:
     return None if first is None or second is None else first + second
 
@@ -97,6 +108,8 @@ def counters_v1(texts: Texts) -> Counters:
         periods=_number(cpu.get("nr_periods")),
         throttled_periods=_number(cpu.get("nr_throttled")),
         throttled_seconds=_seconds(_number(cpu.get("throttled_time")), _NANOSECONDS),
+        ceiling_hits=_number(texts.get("memory.failcnt")),
+        pids=_number(texts.get("pids.current")),
     )
 
 
@@ -104,9 +117,10 @@ def counters_v2(texts: Texts) -> Counters:
     """Return the counters in cgroup v2 files, given as file name to content."""
     stat = _table(texts.get("memory.stat"))
     cpu = _table(texts.get("cpu.stat"))
+    events, local = _table(texts.get("memory.events")), _table(texts.get("memory.events.local"))
     return Counters(
-        oom_kills=_number(_table(texts.get("memory.events")).get("oom_kill")),
-        own_ceiling_events=_number(_table(texts.get("memory.events.local")).get("oom")),
+        oom_kills=_number(events.get("oom_kill")),
+        own_ceiling_events=_number(local.get("oom")),
         memory_usage=_number(texts.get("memory.current")),
         memory_peak=_number(texts.get("memory.peak")),
         anonymous=_sum(_number(stat.get("anon")), _number(stat.get("shmem"))),
@@ -115,6 +129,11 @@ def counters_v2(texts: Texts) -> Counters:
         periods=_number(cpu.get("nr_periods")),
         throttled_periods=_number(cpu.get("nr_throttled")),
         throttled_seconds=_seconds(_number(cpu.get("throttled_usec")), _MICROSECONDS),
+        oom_group_kills=_number(events.get("oom_group_kill")),
+        ceiling_hits=_number(local.get("max")),
+        pids=_number(texts.get("pids.current")),
+        memory_stalled_seconds=stalled(texts.get("memory.pressure"), "full"),
+        cpu_stalled_seconds=stalled(texts.get("cpu.pressure"), "some"),
     )
 
 

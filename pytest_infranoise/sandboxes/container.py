@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_infranoise.sandboxes import cgroups
+from pytest_infranoise.sandboxes import machine
 from pytest_infranoise.sandboxes import processes
 from pytest_infranoise.sandboxes.api_errors import engine_call
 from pytest_infranoise.sandboxes.archives import Archives
@@ -23,6 +24,7 @@ from pytest_infranoise.sandboxes.protocol import Counters
 from pytest_infranoise.sandboxes.protocol import EngineLost
 from pytest_infranoise.sandboxes.protocol import EnvStartError
 from pytest_infranoise.sandboxes.protocol import ExecResult
+from pytest_infranoise.sandboxes.protocol import HostFacts
 from pytest_infranoise.sandboxes.protocol import Identity
 from pytest_infranoise.sandboxes.protocol import Limits
 from pytest_infranoise.sandboxes.protocol import SandboxError
@@ -45,11 +47,17 @@ _KILL_SECONDS = 2.0  # for killing from outside; one that has used up its CPU qu
 class DockerSandbox:
     """A container that the backend has created and started.
 
-    Beside the protocol: ``name``, ``last_counters``, ``sampled_anonymous_peak`` and ``reset_peak``.
+    Beside the protocol: ``name``, ``last_counters``, ``sampled_anonymous_peak``, ``reset_peak``, ``full_disks``
+    and ``host_facts``. ``root`` is the engine's data root, empty where that is on another machine.
     """
 
     def __init__(
-        self, engine: Engine, events: EventStream, inspected: Mapping[str, Any], cgroup_version: str
+        self,
+        engine: Engine,
+        events: EventStream,
+        inspected: Mapping[str, Any],
+        cgroup_version: str,
+        root: str = "",
     ) -> None:
         self.name = str(inspected["Name"]).removeprefix("/")
         self.last_counters = Counters()
@@ -58,6 +66,8 @@ class DockerSandbox:
         self._events = events
         self._born = time.monotonic()
         self._anonymous_peak: int | None = None
+        self._root = root
+        self._full: set[str] = set()
         self._archives = Archives(engine, self._id)
         self._limits: Limits | None = None
         self._holder: int | None = None  # its PID inside the container
@@ -177,6 +187,21 @@ class DockerSandbox:
         """Count ``Counters.memory_peak`` anew from here; whether kernel and rights allow it."""
         return self._host is not None and self._host.reset_peak()
 
+    def full_disks(self) -> tuple[str, ...]:
+        """Return what was full since the last call, sampled like memory: the engine's disk, /dev/shm, /dev."""
+        self._look_at_disks()
+        full = tuple(sorted(self._full))
+        self._full.clear()
+        return full
+
+    def _look_at_disks(self) -> None:
+        if self._init is not None and self._init_alive():
+            self._full.update(machine.full_disks(self._init.pid, self._root))
+
+    def host_facts(self) -> HostFacts:
+        """Return what the engine's machine says of itself, nothing when it is another one."""
+        return HostFacts() if self._host is None else machine.host_facts()
+
     def limits(self) -> Limits:
         """Return the limits that the kernel enforces, as read when the container had started."""
         if self._limits is None:
@@ -196,7 +221,7 @@ class DockerSandbox:
         state = SandboxState()
         with suppress(SandboxError):
             found = self._settled_state()
-            state = SandboxState(found["Running"], found["ExitCode"], found["OOMKilled"], found.get("Error") or "")
+            state = _state(found)
             if not state.running and not self._events.gap_since(self._born):
                 self._events.wait_for(self._id, "die", _LATE_EVENT)
         return replace(state, events=self._events.of(self._id), event_gap=self._events.gap_since(self._born))
@@ -205,8 +230,8 @@ class DockerSandbox:
         """Return the engine's state, after giving it time to notice an end that can be seen already."""
         give_up = time.monotonic() + _LATE_EXIT
         while True:
-            found: Mapping[str, Any] = self._inspect()["State"]
-            if not found["Running"] or self._init_alive() is not False or time.monotonic() >= give_up:
+            found = self._inspect()
+            if not found["State"]["Running"] or self._init_alive() is not False or time.monotonic() >= give_up:
                 return found
             time.sleep(_LATE_EXIT / 20)
 
@@ -232,6 +257,7 @@ class DockerSandbox:
         """Read the counters where that costs nothing to the container."""
         if self._host is not None:
             self.counters()
+            self._look_at_disks()
 
     def process_alive(self, pid: int) -> bool | None:
         """Whether a process with the engine's PID is there; None when the engine is elsewhere."""
@@ -288,6 +314,21 @@ class DockerSandbox:
         state = self._inspect()["State"]
         if not state["Running"]:
             raise EnvStartError("start", f"the container ended at once with exit code {state['ExitCode']}")
+
+
+def _state(inspected: Mapping[str, Any]) -> SandboxState:
+    state = inspected["State"]
+    return SandboxState(
+        running=state["Running"],
+        exit_code=state["ExitCode"],
+        oom_killed=state["OOMKilled"],
+        error=state.get("Error") or "",
+        status=state.get("Status") or "",
+        started_at=state.get("StartedAt") or "",
+        finished_at=state.get("FinishedAt") or "",
+        dead=state.get("Dead"),
+        restarts=inspected.get("RestartCount"),
+    )
 
 
 class _Blind:

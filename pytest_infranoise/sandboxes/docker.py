@@ -93,6 +93,10 @@ class DockerBackend:
             memory=int(found.get("MemTotal") or 0),
             unsupported=unsupported_limits(found, self._swapless),
             warnings=tuple(found.get("Warnings") or ()),
+            containerd=_commit(found, "ContainerdCommit"),
+            runc=_commit(found, "RuncCommit"),
+            security=tuple(found.get("SecurityOptions") or ()),
+            root=str(found.get("DockerRootDir") or "") if self._runs_here(found) else "",
         )
         return self._info
 
@@ -154,7 +158,7 @@ class DockerBackend:
         labels = {**request.labels, RUN_LABEL: self.run, BACKEND_LABEL: self._mark}
         try:
             container = self._create(request, labels)
-            sandbox = self._start(container, request, info.cgroup_version)
+            sandbox = self._start(container, request, info)
             self._check(sandbox, request)
         except BaseException as error:
             # By name, because a call that failed or was interrupted may still have made it.
@@ -199,7 +203,7 @@ class DockerBackend:
             raise EnforcementError(f"the engine does not enforce what was asked: {'; '.join(ignored)}")
         return str(created["Id"])
 
-    def _start(self, container: str, request: SandboxRequest, cgroup_version: str) -> DockerSandbox:
+    def _start(self, container: str, request: SandboxRequest, info: EngineInfo) -> DockerSandbox:
         try:
             with engine_call("start"):
                 self._engine.client.start(container)
@@ -207,7 +211,7 @@ class DockerBackend:
                 inspected = self._engine.client.inspect_container(container)
             if not inspected["State"]["Running"]:
                 raise EnvStartError("start", f"ended at once with exit code {inspected['State']['ExitCode']}")
-            sandbox = DockerSandbox(self._engine, self._events, inspected, cgroup_version)
+            sandbox = DockerSandbox(self._engine, self._events, inspected, info.cgroup_version, info.root)
             sandbox.await_holder()
         except NetworkSetupError:
             self._network = None  # perhaps removed by somebody; the next container gets a new one
@@ -302,3 +306,8 @@ class DockerBackend:
         self._images.stop()
         self._events.close()
         self._engine.close()
+
+
+def _commit(info: Mapping[str, Any], name: str) -> str:
+    """Return a part of the engine as its ``info`` names it."""
+    return str((info.get(name) or {}).get("ID") or "")

@@ -170,6 +170,7 @@ class _End(NamedTuple):
     started: bool = True
     timed_out: bool = False
     lost: str | None = None
+    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +259,7 @@ class Execution:
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 gone = self._gone(pid, reader)
                 if not gone or self._overdue:
-                    return _End(lost=_NO_STATUS) if gone and pid else _End(timed_out=True)
+                    return _End(lost=_NO_STATUS, pid=pid) if gone and pid else _End(timed_out=True, pid=pid)
                 self._overdue = True
                 self._deadline += _LATE_STATUS
             self._rest(pid, reader)
@@ -271,11 +272,12 @@ class Execution:
     def _ended(self, exit_code: int | None, pid: int, reader: _Reader) -> _End | None:
         """Return the end of a command that does not run; None when it only has not begun yet."""
         if exit_code is not None and pid:
-            return _End(exit_code)
+            return _End(exit_code, pid=pid)
         if exit_code is not None:
             reader.drain()
             text = reader.output.tail().decode(errors="replace").strip()
-            return _End(exit_code, started=False, lost=text or "the engine could not start the command")
+            lost = text or "the engine could not start the command"
+            return _End(exit_code, started=False, lost=lost, pid=pid)
         if not reader.ended.is_set():
             return None
         if isinstance(reader.failure, ContainerLost):
@@ -351,4 +353,6 @@ class Execution:
             timed_out=end.timed_out,
             truncated=reader.output.total > OUTPUT_KEPT or reader.failure is not None or self._output_unsure,
             lost=end.lost,
+            pid=end.pid,
+            output_bytes=reader.output.total,
         )

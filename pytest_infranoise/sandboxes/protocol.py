@@ -13,6 +13,8 @@ from typing import Protocol
 from pytest_infranoise.model import Allocation
 from pytest_infranoise.model import Cause
 
+ENGINE_DISK = "the engine's disk"  # among the disks that may be full
+
 
 class SandboxError(Exception):
     """An engine call failed; ``cause`` is what the call itself proves.
@@ -99,6 +101,7 @@ class ExecResult:
     ``exit_code`` is None when it was stopped at its deadline, or when the engine cannot say (then ``lost``
     tells why). ``started`` is False when the process never came to be, whatever the exit code. ``output`` is
     the last part of stdout and stderr together; all of it, up to a cap, is in the log file if one was given.
+    ``pid`` is the engine's, 0 for a process that never came to be; ``output_bytes`` counts what was written.
     """
 
     exit_code: int | None
@@ -108,6 +111,8 @@ class ExecResult:
     timed_out: bool = False
     truncated: bool = False
     lost: str | None = None
+    pid: int | None = None
+    output_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,9 @@ class Counters:
     """Kernel counters of one container at one moment, counted since its start; None where unreadable.
 
     Memory in bytes, times in seconds. ``own_ceiling_events`` is cgroup v2's ``oom`` in ``memory.events.local``
-    (None on v1, which has no such counter).
+    (None on v1, which has no such counter). ``ceiling_hits`` is how often a charge met the ceiling: v1's
+    ``failcnt``, v2's local ``max``; page cache that can be dropped counts too, so it is for people only. The
+    ``stalled`` times are v2's own pressure files.
     """
 
     oom_kills: int | None = None
@@ -128,6 +135,29 @@ class Counters:
     periods: int | None = None
     throttled_periods: int | None = None
     throttled_seconds: float | None = None
+    oom_group_kills: int | None = None
+    ceiling_hits: int | None = None
+    pids: int | None = None
+    memory_stalled_seconds: float | None = None
+    cpu_stalled_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """The engine's machine at one moment; None where that cannot be read, all of it when it is another one.
+
+    Memory in bytes, times in seconds since the boot. ``memory_stalled`` and ``io_stalled`` count the time in which
+    everything that was ready to run waited for memory or disks, ``cpu_stalled`` that in which something waited
+    for a CPU.
+    """
+
+    oom_kills: int | None = None
+    memory_available: int | None = None
+    load: float | None = None
+    stolen_seconds: float | None = None
+    memory_stalled_seconds: float | None = None
+    io_stalled_seconds: float | None = None
+    cpu_stalled_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +201,11 @@ class SandboxState:
     error: str = ""
     events: tuple[EngineEvent, ...] = ()
     event_gap: bool = False  # the event stream dropped while the container lived
+    status: str = ""
+    started_at: str = ""
+    finished_at: str = ""
+    dead: bool | None = None
+    restarts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +222,10 @@ class EngineInfo:
     memory: int  # bytes
     unsupported: tuple[str, ...]  # limits that it cannot enforce, each one phrase; empty when fit for measuring
     warnings: tuple[str, ...] = ()
+    containerd: str = ""
+    runc: str = ""
+    security: tuple[str, ...] = ()
+    root: str = ""  # the directory of its images and containers, where that is on this machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,12 @@ Counters are read once at every border: what ends one phase begins the next, so 
 
 from __future__ import annotations
 
+import hashlib
 import time
 import traceback
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -19,6 +21,7 @@ from pytest_infranoise.agents.deadline import DeadlineSandbox
 from pytest_infranoise.agents.host import AgentFailed
 from pytest_infranoise.agents.logs import PhaseLog
 from pytest_infranoise.model import Phase
+from pytest_infranoise.sandboxes.protocol import ENGINE_DISK
 from pytest_infranoise.sandboxes.protocol import ConfigError
 from pytest_infranoise.sandboxes.protocol import ContainerLost
 from pytest_infranoise.sandboxes.protocol import Counters
@@ -26,12 +29,14 @@ from pytest_infranoise.sandboxes.protocol import DeadlineExceeded
 from pytest_infranoise.sandboxes.protocol import EngineLost
 from pytest_infranoise.sandboxes.protocol import ExecResult
 from pytest_infranoise.sandboxes.protocol import FileMissing
+from pytest_infranoise.sandboxes.protocol import HostFacts
 from pytest_infranoise.sandboxes.protocol import Identity
 from pytest_infranoise.sandboxes.protocol import Sandbox
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.sandboxes.protocol import SandboxState
 from pytest_infranoise.trials.evidence import KILL_PROCESSES
 from pytest_infranoise.trials.evidence import UNREAD
+from pytest_infranoise.trials.evidence import CommandFact
 from pytest_infranoise.trials.evidence import Evidence
 from pytest_infranoise.trials.evidence import Intent
 from pytest_infranoise.trials.evidence import PhaseEvidence
@@ -40,6 +45,7 @@ from pytest_infranoise.trials.evidence import Trouble
 READY_SECONDS = 20.0  # for an engine that was lost once to answer again
 _END_SECONDS = 3.0  # for the engine to learn that a container has ended whose process 1 is gone
 _MAX_LINE = 200
+_MAX_COMMANDS = 10  # of a phase's first commands, and of its last, that are kept
 
 
 @runtime_checkable
@@ -53,6 +59,17 @@ class MemorySandbox(Protocol):
 
     def reset_peak(self) -> bool:
         """Start the kernel's peak anew; whether that is possible."""
+
+
+@runtime_checkable
+class MachineSandbox(Protocol):
+    """What a sandbox may know of its disks and of the machine under it."""
+
+    def full_disks(self) -> tuple[str, ...]:
+        """Return what was full since the last call."""
+
+    def host_facts(self) -> HostFacts:
+        """Return what the engine's machine says of itself."""
 
 
 class PhaseRun:
@@ -69,6 +86,27 @@ class PhaseRun:
         self.timed_out = False
         self._evidence = evidence
         self._clock = time.monotonic()
+        self._commands: list[CommandFact] = []
+        self._commands_in_all = 0
+        box.saw = self._saw
+
+    def _saw(self, argv: Sequence[str], began: float, result: ExecResult) -> None:
+        fact = CommandFact(
+            argv=hashlib.sha256("\0".join(argv).encode(errors="surrogateescape")).hexdigest()[:16],
+            began=began,
+            seconds=round(result.seconds, 3),
+            exit_code=result.exit_code,
+            pid=result.pid,
+            started=result.started,
+            timed_out=result.timed_out,
+            output_bytes=result.output_bytes,
+            truncated=result.truncated,
+            lost=result.lost[:_MAX_LINE] if result.lost else None,
+        )
+        self._commands_in_all += 1
+        if len(self._commands) == 2 * _MAX_COMMANDS:
+            del self._commands[_MAX_COMMANDS]
+        self._commands.append(fact)
 
     def take(self, result: ExecResult) -> None:
         """Note how the phase's command ended."""
@@ -115,9 +153,13 @@ class PhaseRun:
     def evidence(self) -> PhaseEvidence:
         """Return what the phase showed so far."""
         trouble = self.trouble or self.box.trouble
+        seconds = time.monotonic() - self._clock
         return replace(
             self._evidence,
-            seconds=round(time.monotonic() - self._clock, 3),
+            seconds=round(seconds, 3),
+            clock_step=round(time.time() - self._evidence.began - seconds, 3),
+            commands=tuple(self._commands),
+            commands_in_all=self._commands_in_all,
             exit_code=self.exit_code,
             exec_started=not self.box.unstarted,
             exec_lost=self.box.lost,
@@ -136,10 +178,15 @@ class Course:
         ready: waits up to a number of seconds for the engine; whether it answers.
         log: gives the log of a phase.
         ceiling: the memory ceiling as asked for, in bytes; None when uncapped.
+        intended: writes down, where it outlives this process, what is about to be done to the container.
     """
 
     def __init__(
-        self, ready: Callable[[float], bool], log: Callable[[Phase], PhaseLog], ceiling: int | None
+        self,
+        ready: Callable[[float], bool],
+        log: Callable[[Phase], PhaseLog],
+        ceiling: int | None,
+        intended: Callable[[Intent], None] = lambda intent: None,
     ) -> None:
         self.evidence = Evidence()
         self.sandbox: Sandbox | None = None
@@ -151,6 +198,9 @@ class Course:
         self._identity: Identity | None = None
         self._gap_seen = False
         self._peak_before: int | None = None
+        self._intended = intended
+        self._host = HostFacts()
+        self._disks_full: tuple[str, ...] = ()
 
     @contextmanager
     def start(self) -> Iterator[None]:
@@ -177,13 +227,22 @@ class Course:
         self.evidence = replace(self.evidence, holder_is_init=sandbox.holder_is_init)
         self._identity = sandbox.identity()
         self._counters = sandbox.counters()
+        if isinstance(sandbox, MachineSandbox):
+            self._host = sandbox.host_facts()
+            self._disks_full = sandbox.full_disks()
 
     @contextmanager
     def phase(self, phase: Phase, seconds: float, workdir: str | None = None) -> Iterator[PhaseRun]:
         """Go through one phase; failed engine calls and the deadline become evidence, other exceptions pass."""
         sandbox = self.container()
         begun = PhaseEvidence(
-            phase, entered=True, began=time.time(), limit=seconds, before=self._counters, ceiling=self._ceiling
+            phase,
+            entered=True,
+            began=time.time(),
+            limit=seconds,
+            before=self._counters,
+            ceiling=self._ceiling,
+            host_before=self._host,
         )
         run = PhaseRun(begun, DeadlineSandbox(sandbox, seconds, self._log(phase), workdir))
         self._keep(run.evidence())
@@ -224,6 +283,7 @@ class Course:
     def intend(self, what: str, why: str) -> None:
         """Write down what is about to be done to the container."""
         intent = Intent(what, why, time.time())
+        self._intended(intent)
         self.evidence = replace(self.evidence, intents=(*self.evidence.intents, intent))
 
     def look(self) -> SandboxState:
@@ -254,6 +314,7 @@ class Course:
         after = run.counters or self._read_counters(run, sandbox)
         vanished = after.memory_usage is None and self._counters.memory_usage is not None
         lost = vanished or isinstance(run.trouble or run.box.trouble, ContainerLost)
+        asked = time.monotonic()
         ended = self._has_ended(run, sandbox, patient=lost)
         gap = self.evidence.state.event_gap
         evidence = replace(
@@ -263,6 +324,7 @@ class Course:
             peak=None if self._is_an_earlier_peak(after.memory_peak) else after.memory_peak,
             container_ended=ended,
             engine_gap=gap and not self._gap_seen,
+            engine_seconds=round(time.monotonic() - asked, 4),
         )
         self._gap_seen = self._gap_seen or gap
         self._counters = after if run.counters is None else self._read_counters(run, sandbox)
@@ -270,7 +332,21 @@ class Course:
             evidence = replace(_with_samples(evidence, sandbox), anonymous_peak=sandbox.sampled_anonymous_peak())
             if not ended:
                 self._peak_before = None if sandbox.reset_peak() else after.memory_peak
+        if isinstance(sandbox, MachineSandbox):
+            evidence = self._with_machine(evidence, sandbox)
         self._keep(evidence)
+
+    def _with_machine(self, phase: PhaseEvidence, sandbox: MachineSandbox) -> PhaseEvidence:
+        """Add what became full in a phase: what was full before it is not its doing."""
+        full, before = sandbox.full_disks(), self._disks_full
+        self._disks_full = sandbox.full_disks()  # what is full now
+        self._host = sandbox.host_facts()
+        return replace(
+            phase,
+            full_disks=tuple(disk for disk in full if disk not in before and disk != ENGINE_DISK),
+            engine_disk_full=ENGINE_DISK in full,
+            host_after=self._host,
+        )
 
     def _is_an_earlier_peak(self, peak: int | None) -> bool:
         """Whether a peak that could not be reset (only root can, and not everywhere) may be of a phase before."""

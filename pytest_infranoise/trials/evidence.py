@@ -17,6 +17,7 @@ from pytest_infranoise.model import Phase
 from pytest_infranoise.sandboxes.protocol import ConfigError
 from pytest_infranoise.sandboxes.protocol import Counters
 from pytest_infranoise.sandboxes.protocol import EngineEvent
+from pytest_infranoise.sandboxes.protocol import HostFacts
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.sandboxes.protocol import SandboxState
 
@@ -26,6 +27,7 @@ MAX_TEXT = 1000
 
 _FOREIGN_ACTIONS = frozenset({"kill", "stop", "destroy", "restart", "pause"})
 UNREAD = Counters()
+UNREAD_HOST = HostFacts()
 REMOVE = "remove-container"
 KILL_PROCESSES = "kill-processes"
 
@@ -80,6 +82,23 @@ class Artefact:
     tests: int | None = None
     text: str = ""
     source: str = ""  # where it was read, when that is not our own artefact
+    other: float | None = None  # what another reward file beside that one says, when it says something else
+
+
+@dataclass(frozen=True, slots=True)
+class CommandFact:
+    """How one command of a phase ended; ``argv`` is a hash, because command lines may hold secrets."""
+
+    argv: str
+    began: float  # seconds since the epoch
+    seconds: float
+    exit_code: int | None
+    pid: int | None
+    started: bool
+    timed_out: bool
+    output_bytes: int
+    truncated: bool
+    lost: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +109,9 @@ class PhaseEvidence:
     ``container_ended`` and ``engine_gap`` are the engine's view at the phase's end, of this phase only.
     ``ceiling`` is the memory ceiling in force (None: uncapped), ``peak`` the highest use in this phase where the
     kernel can tell it, page cache included (``peak_is_sampled``: it may have been higher), ``anonymous_peak`` the
-    highest sample without page cache.
+    highest sample without page cache. ``full_disks`` are file systems of the trial's own that became full in this
+    phase, ``engine_disk_full`` is the engine's. ``engine_seconds`` is how long the engine took to describe the
+    container at the phase's end, ``clock_step`` by how much this machine's clock was set meanwhile, in seconds.
     """
 
     phase: Phase | None
@@ -115,6 +136,14 @@ class PhaseEvidence:
     peak: int | None = None
     peak_is_sampled: bool = False
     anonymous_peak: int | None = None
+    full_disks: tuple[str, ...] = ()
+    engine_disk_full: bool = False
+    host_before: HostFacts = UNREAD_HOST
+    host_after: HostFacts = UNREAD_HOST
+    engine_seconds: float | None = None
+    clock_step: float | None = None
+    commands: tuple[CommandFact, ...] = ()
+    commands_in_all: int = 0
 
     @property
     def name(self) -> str:
@@ -130,6 +159,11 @@ class PhaseEvidence:
     def pids_denied(self) -> int | None:
         """Processes that the pids ceiling kept from starting in this phase."""
         return _delta(self.before.pids_denied, self.after.pids_denied)
+
+    @property
+    def host_oom_kills(self) -> int | None:
+        """Processes that the kernel killed for memory anywhere on the engine's machine in this phase."""
+        return _delta(self.host_before.oom_kills, self.host_after.oom_kills)
 
     @property
     def throttled_share(self) -> float | None:
@@ -225,6 +259,7 @@ class Evidence:
         phases = {}
         for phase in self.phases:
             deltas = {"oom_kills": phase.oom_kills, "pids_denied": phase.pids_denied}
+            deltas["host_oom_kills"] = phase.host_oom_kills
             phases[phase.name] = data[phase.name] | deltas | {"throttled_share": phase.throttled_share}
         for name in ("start", *Phase):
             del data[name]

@@ -56,12 +56,17 @@ def contradictions(evidence: Evidence) -> tuple[str, ...]:
             found.append(f"{phase.name}: the engine sent an oom event, the cgroup counter shows no kill")
         if phase.oom_kills and not any(True for _ in evidence.events_in(phase, "oom")):
             found.append(f"{phase.name}: the cgroup counter shows a kill, the engine sent no oom event")
+        if phase.oom_kills and phase.host_oom_kills == 0:
+            found.append(f"{phase.name}: the cgroup counter shows a kill, the machine's own counter shows none")
         if phase.exit_code == KILLED and phase.oom_kills == 0 and not phase.timed_out:
             found.append(f"{phase.name}: exit status {KILLED}, but the kernel killed nothing for memory")
         if kills_in(evidence, phase) and phase.ceiling is not None and phase.own_ceiling_reached is None:
             found.append(f"{phase.name}: killed for memory, but no peak could be read; taken for the own ceiling")
     if state.oom_killed and counted and all(count == 0 for count in counted):
         found.append("the engine says OOMKilled, the cgroup counter shows no kill in any phase")
+    artefact = evidence.artefact
+    if artefact.other is not None and artefact.reward is not None:
+        found.append(f"{artefact.source} says {artefact.reward:g}, another reward file says {artefact.other:g}")
     # While the container runs, engines before 24 always say no.
     if state.oom_killed is False and state.running is False and any(counted):
         found.append("the engine denies OOMKilled, the cgroup counter shows a kill")

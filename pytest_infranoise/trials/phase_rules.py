@@ -74,6 +74,11 @@ def denied(_evidence: Evidence, phase: PhaseEvidence, policy: Policy) -> Finding
     trouble = phase.trouble
     if trouble is not None and trouble.cause in (Cause.HOST_DISK_FULL, Cause.RESOURCE_EXHAUSTED):
         return Finding(trouble.cause, f"{trouble.call}: {trouble.text}")
+    if phase.engine_disk_full:
+        return Finding(Cause.HOST_DISK_FULL, f"the engine's disk was full in the {phase.name} phase")
+    if phase.full_disks and (phase.phase is not Phase.AGENT or policy.oom_child == "infra"):
+        full = " and ".join(phase.full_disks)
+        return Finding(Cause.RESOURCE_EXHAUSTED, f"{full} of the trial was full in the {phase.name} phase")
     if phase.pids_denied and (phase.phase is not Phase.AGENT or policy.oom_child == "infra"):
         return Finding(
             Cause.RESOURCE_EXHAUSTED,

@@ -69,19 +69,26 @@ def _lacking(reading: Reading) -> str | None:
 
 
 def _reward(reading: Reading, files: list[str]) -> Artefact:
-    missing = ""
-    for path in files:
-        try:
-            content = reading.read(path, MAX_BYTES)
-        except FileUnfit as error:
-            # What is there wins, whatever it is: the file after it may say something else.
-            return Artefact(ArtefactStatus.MALFORMED, text=error.text, source=path.rpartition("/")[2])
-        except FileMissing as error:
-            missing = error.text
-            continue
-        parsed = parse_json(content) if path.endswith(".json") else parse_text(content)
-        return replace(parsed, source=path.rpartition("/")[2])
-    return Artefact(text=missing)
+    """Return what the first file that is there says, and whether the next one says something else."""
+    found = [artefact for path in files if (artefact := _parsed(reading, path)) is not None]
+    if not found:
+        return Artefact(text=f"none of {', '.join(files)} is there")
+    first, *rest = found
+    others = (artefact.reward for artefact in rest if artefact.reward not in (None, first.reward))
+    return first if first.reward is None else replace(first, other=next(others, None))
+
+
+def _parsed(reading: Reading, path: str) -> Artefact | None:
+    """Return what a reward file says, None when there is none; what cannot be read is there, and says nothing."""
+    source = path.rpartition("/")[2]
+    try:
+        content = reading.read(path, MAX_BYTES)
+    except FileUnfit as error:
+        return Artefact(ArtefactStatus.MALFORMED, text=error.text, source=source)
+    except FileMissing:
+        return None
+    parsed = parse_json(content) if path.endswith(".json") else parse_text(content)
+    return replace(parsed, source=source)
 
 
 def parse_json(content: bytes) -> Artefact:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from contextlib import ExitStack
+from contextlib import suppress
+from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +49,7 @@ from pytest_infranoise.trials.decision import Policy
 from pytest_infranoise.trials.details import make_details
 from pytest_infranoise.trials.details import shortened_events
 from pytest_infranoise.trials.evidence import REMOVE
+from pytest_infranoise.trials.evidence import Intent
 from pytest_infranoise.trials.phases import AgentReport
 from pytest_infranoise.trials.phases import PhaseAgent
 from pytest_infranoise.trials.phases import agent_details
@@ -128,7 +131,7 @@ class Attempt:
         self._context = context
         self._number = number
         self._masker = Masker()
-        self._course = Course(context.backend.ready, self._log, trial.allocation.memory_ceiling)
+        self._course = Course(context.backend.ready, self._log, trial.allocation.memory_ceiling, self._intended)
         self._report = AgentReport()
         self._times = {"queued": time.time()}
         self._facts: dict[str, Any] = {}
@@ -154,6 +157,11 @@ class Attempt:
     @property
     def _on_host(self) -> bool:
         return bool(getattr(self._agent, "on_host", True))
+
+    def _intended(self, intent: Intent) -> None:
+        # A full disk here must not keep a container from being removed.
+        with suppress(OSError):
+            self._context.journal.intended(self._trial.key, self._number, asdict(intent))
 
     def _log(self, phase: Phase) -> PhaseLog:
         return self._make_log(phase.value)

@@ -97,6 +97,7 @@ def flags(evidence: Evidence, policy: Policy) -> tuple[Flag, ...]:
         Flag.TIMED_OUT: agent.timed_out,
         Flag.STARVED: share is not None and share >= policy.starved_share and periods >= MIN_PERIODS,
         Flag.ENGINE_GAP: any(phase.engine_gap or phase.engine_lost for phase in phases),
+        Flag.TWO_REWARDS: evidence.artefact.other is not None,
     }
     return tuple(flag for flag, seen in observed.items() if seen)
 
@@ -170,6 +171,8 @@ def below_threshold(evidence: Evidence, policy: Policy) -> Finding | None:
     """Rule 13: a sound verdict below the threshold is the agent's own fail."""
     agent, reward = evidence.agent, evidence.artefact.reward
     if not is_sound(evidence) or reward is None or _perhaps_killed(evidence):
+        return None
+    if evidence.start.trouble is not None:  # nothing ran as it should have after that
         return None
     text = f"reward {reward:g} is below {policy.pass_threshold:g}"
     if agent.timed_out:

@@ -32,6 +32,8 @@ def test_counters_of_a_v1_container() -> None:
         periods=10,
         throttled_periods=4,
         throttled_seconds=0.383992511,
+        ceiling_hits=90,
+        pids=4,
     )
 
 
@@ -47,6 +49,11 @@ def test_counters_of_a_v2_container() -> None:
         periods=10,
         throttled_periods=4,
         throttled_seconds=0.383992,
+        oom_group_kills=0,
+        ceiling_hits=214,
+        pids=4,
+        memory_stalled_seconds=0.125,
+        cpu_stalled_seconds=4.5,
     )
 
 

@@ -10,17 +10,20 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.trials.lab import BASE
 
 
 class SecondEngine:
-    """A ``dockerd`` under ``path``."""
+    """A ``dockerd`` under ``path``, with further command line ``options``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, options: Sequence[str] = ()) -> None:
         self.address = f"unix://{path}/docker.sock"
+        self.data_root = path / "data"
         self._path = path
+        self._options = options
         self._containerd_pid = path / "exec/containerd/containerd.pid"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -29,10 +32,16 @@ class SecondEngine:
             # A zombie with the number in an old file would be taken for an engine that runs.
             pidfile.unlink(missing_ok=True)
         name = self._path.name
-        argv = ["unshare", "-n", "dockerd", "--host", self.address, "--data-root", f"{self._path}/data"]
+        argv = ["unshare", "-n", "dockerd", "--host", self.address, "--data-root", str(self.data_root)]
         argv += ["--exec-root", f"{self._path}/exec", "--pidfile", f"{self._path}/docker.pid"]
         argv += ["--bridge=none", "--iptables=false", "--ip-forward=false", "--log-level=error"]
-        argv += ["--containerd-namespace", name, "--containerd-plugins-namespace", f"{name}-plugins"]
+        argv += [
+            "--containerd-namespace",
+            name,
+            "--containerd-plugins-namespace",
+            f"{name}-plugins",
+            *self._options,
+        ]
         with (self._path / "log").open("ab") as log:
             self._process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         give_up = time.monotonic() + 60
@@ -71,11 +80,16 @@ class SecondEngine:
 
 
 @contextlib.contextmanager
-def second_engine() -> Iterator[SecondEngine]:
+def second_engine(options: Sequence[str] = (), disk: int | None = None) -> Iterator[SecondEngine]:
+    """Start an engine; ``disk`` is the size of its data root in MiB where it is to have a small one of its own."""
     # Not below pytest's own directory, which pytest cleans up at moments of its choice.
     path = Path(tempfile.mkdtemp(prefix="infranoise-engine-"))
-    engine = SecondEngine(path)
+    engine = SecondEngine(path, options)
     try:
+        if disk is not None:
+            engine.data_root.mkdir()
+            mount = ["mount", "-t", "tmpfs", "-o", f"size={disk}m", "tmpfs", str(engine.data_root)]
+            subprocess.run(mount, check=True)
         engine.start()
         engine.load_base_image()
         yield engine

@@ -53,6 +53,19 @@ def test_what_a_record_holds(lab: Lab) -> None:
     assert (agent["exit_code"], agent["ended"], agent["limit"]) == (0, True, 20)
     assert (agent["oom_kills"], agent["pids_denied"]) == (0, 0)
     assert agent["ceiling"] == 64 * MIB
+    assert agent["commands_in_all"] == len(agent["commands"]) == 1
+    (command,) = agent["commands"]
+    assert (command["exit_code"], command["started"], command["truncated"]) == (0, True, False)
+    assert command["pid"] > 0
+    assert command["output_bytes"] == 0
+    assert (agent["full_disks"], agent["engine_disk_full"]) == ([], False)
+    assert agent["host_oom_kills"] is not None
+    assert agent["host_after"]["memory_available"] > 0
+    assert agent["host_before"] == details["phases"]["setup"]["host_after"]
+    assert 0 <= agent["engine_seconds"] < agent["seconds"] + 5
+    assert abs(agent["clock_step"]) < 1
+    assert details["state"]["status"] == "running"
+    assert details["state"]["started_at"] > "20"
     assert details["allocation"]["memory_floor"] == 64 * MIB
     assert details["limits"]["memory"] == 64 * MIB
     assert details["limits"]["cpus"] == pytest.approx(2.0)
@@ -69,6 +82,36 @@ def test_what_a_record_holds(lab: Lab) -> None:
     assert record.seconds > 0
     assert record.task_hash == "c0ffee"
     assert len(json.dumps(record.to_json())) < 16 * 1024
+
+
+def test_what_is_done_to_a_container_is_written_down_before(lab: Lab) -> None:
+    written: list[str] = []
+
+    def remove() -> bool:
+        written.append((lab.run_dir / "intents-main.jsonl").read_text("ascii"))
+        return lab.backend.remove_labelled({"infranoise.run": lab.run}) == 1
+
+    backend = FaultyBackend(lab.backend, "remove", remove)
+    trial = lab.trial(lab.task(timeouts=Timeouts(20, 1, 20)), command="sleep 60")
+    record = lab.run_trial(
+        trial, make_builtin(AgentContext(trial.agent, trial.task, trial.key, 0)), backend=backend
+    )
+    intents = [json.loads(line) for line in written[0].splitlines()]
+    assert [intent["what"] for intent in intents] == ["kill-processes", "remove-container"]
+    assert [intent["what"] for intent in record.details["intents"]] == [intent["what"] for intent in intents]
+    assert {intent["task"] for intent in intents} == {"job"}
+    assert lab.read().damaged == 0
+
+
+def test_only_the_first_and_last_commands_of_many_are_kept(lab: Lab) -> None:
+    def run(sandbox: Sandbox) -> AgentResult:
+        for number in range(25):
+            sandbox.exec(["sh", "-c", f"exit {number}"])
+        return done(sandbox)
+
+    agent = lab.run_trial(lab.trial(lab.task()), InProcess(run)).details["phases"]["agent"]
+    assert agent["commands_in_all"] == 25
+    assert [command["exit_code"] for command in agent["commands"]] == [*range(10), *range(15, 25)]
 
 
 def test_labels_and_name_are_safe_whatever_the_task_is_called(lab: Lab) -> None:

@@ -1,4 +1,4 @@
-"""The decision procedure as a table, and what must hold for any evidence at all."""
+"""The decision procedure as a table; what must hold for any evidence at all is in test_any_evidence.py."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies as st
 
 from pytest_infranoise.model import Cause
 from pytest_infranoise.model import FailReason
@@ -226,6 +223,21 @@ INFRA: dict[str, tuple[Evidence, Cause, str]] = {
         Cause.HOST_DISK_FULL,
         "8 denied",
     ),
+    "the engine's disk full under the agent": (
+        _agent(FAIL, engine_disk_full=True),
+        Cause.HOST_DISK_FULL,
+        "8 denied",
+    ),
+    "the agent's own file system full": (
+        _agent(FAIL, full_disks=("/dev/shm",)),
+        Cause.RESOURCE_EXHAUSTED,
+        "8 denied",
+    ),
+    "the verifier's own file system full, no verdict": (
+        _verifier(NO_VERDICT, full_disks=("/dev/shm",)),
+        Cause.RESOURCE_EXHAUSTED,
+        "8 denied",
+    ),
     "docker kill in the agent phase": (
         replace(_agent(IN_AGENT, **DIED), state=_dead("kill")),
         Cause.CONTAINER_LOST,
@@ -425,6 +437,8 @@ PASSES: dict[str, tuple[Evidence, tuple[Flag, ...]]] = {
     "kill in setup": (_setup(PASS, **KILLED), (Flag.OOM_KILLS,)),
     "kill of the agent's grandchild": (_agent(PASS, **KILLED), (Flag.OOM_KILLS,)),
     "kill in the verifier": (_verifier(PASS, **KILLED), (Flag.OOM_KILLS,)),
+    "full disks": (_agent(PASS, full_disks=("/dev/shm",), engine_disk_full=True), ()),
+    "another reward file says 0": (replace(PASS, artefact=replace(PASSED, other=0.0)), (Flag.TWO_REWARDS,)),
     "pids denied": (_agent(PASS, after=replace(QUIET, pids_denied=1)), (Flag.PIDS_DENIED,)),
     "agent timeout": (_agent(PASS, **TIMEOUT), (Flag.TIMED_OUT,)),
     "verifier timeout after its verdict": (_verifier(PASS, **TIMEOUT), ()),
@@ -501,6 +515,8 @@ def test_policy_on_a_childs_death() -> None:
     assert _judge(_agent(FAIL, exit_code=137, **KILLED), lenient).cause is Cause.RESOURCE_KILL
     assert _judge(_verifier(FAIL, **KILLED), lenient).cause is Cause.RESOURCE_KILL
     assert _judge(_agent(FAIL, after=replace(QUIET, pids_denied=1)), lenient).verdict is Verdict.FAIL
+    assert _judge(_agent(FAIL, full_disks=("/dev",)), lenient).verdict is Verdict.FAIL
+    assert _judge(_agent(FAIL, engine_disk_full=True), lenient).cause is Cause.HOST_DISK_FULL
 
 
 def test_contradictions_are_written_down() -> None:
@@ -533,125 +549,3 @@ def test_our_own_removal_is_not_foreign() -> None:
     intents = (Intent(KILL_PROCESSES, "agent deadline", 125.0), Intent(REMOVE, "end", 140.0))
     assert replace(PASS, state=state, intents=intents).foreign_events == ()
     assert len(replace(PASS, state=state).foreign_events) == 2
-
-
-# Any evidence at all, also what no run could show.
-
-_count = st.none() | st.integers(0, 3)
-_counters = st.builds(
-    Counters,
-    oom_kills=_count,
-    own_ceiling_events=_count,
-    pids_denied=_count,
-    periods=_count,
-    throttled_periods=_count,
-)
-_errors = st.sampled_from(
-    [ConfigError, EngineLost, HostDiskFull, ImagePullError, EnvStartError, ContainerLost, ExecLost, FileMissing]
-)
-_troubles = st.none() | st.builds(lambda kind: Trouble.of(kind("call", "text", None)), _errors)
-
-
-def _phases(phase: Phase | None) -> st.SearchStrategy[PhaseEvidence]:
-    return st.builds(
-        PhaseEvidence,
-        phase=st.just(phase),
-        entered=st.booleans(),
-        ended=st.booleans(),
-        began=st.floats(0, 100),
-        exit_code=st.sampled_from([None, 0, 1, 137]),
-        exec_started=st.booleans(),
-        exec_lost=st.none() | st.just("lost"),
-        timed_out=st.booleans(),
-        unkillable=st.booleans(),
-        error=st.none() | st.just("error"),
-        trouble=_troubles,
-        container_ended=st.booleans(),
-        engine_gap=st.booleans(),
-        before=_counters,
-        after=_counters,
-        ceiling=st.sampled_from([None, CEILING]),
-        peak=st.sampled_from([None, 1, CEILING]),
-    )
-
-
-_events = st.builds(
-    EngineEvent,
-    time=st.floats(0, 100),
-    action=st.sampled_from(["oom", "kill", "die", "destroy", "pause", "restart"]),
-)
-_states = st.builds(
-    SandboxState,
-    running=st.sampled_from([None, True, False]),
-    oom_killed=st.sampled_from([None, True, False]),
-    events=st.lists(_events, max_size=4).map(tuple),
-)
-_artefacts = st.builds(
-    Artefact, status=st.sampled_from(ArtefactStatus), reward=st.none() | st.sampled_from([0.0, 0.5, 1.0])
-)
-_evidence = st.builds(
-    Evidence,
-    start=_phases(None),
-    setup=_phases(Phase.SETUP),
-    agent=_phases(Phase.AGENT),
-    verifier=_phases(Phase.VERIFIER),
-    artefact=_artefacts,
-    state=_states,
-    identity_intact=st.sampled_from([None, True, True, False]),
-    holder_is_init=st.sampled_from([None, True, False]),
-    engine_answers=st.sampled_from([None, True, False]),
-    agent_cause=st.none() | st.just(Cause.MODEL_API),
-    crash=st.none() | st.just("Traceback"),
-)
-_sound_evidence = st.builds(
-    lambda evidence, reward: replace(
-        evidence,
-        artefact=Artefact(ArtefactStatus.COMPLETE, reward),
-        identity_intact=True,
-        agent=replace(evidence.agent, unkillable=False),
-        verifier=replace(evidence.verifier, entered=True, engine_gap=False, trouble=None),
-    ),
-    _evidence,
-    st.sampled_from([0.0, 0.5, 1.0]),
-)
-_policies = st.builds(
-    Policy, pass_threshold=st.sampled_from([0.5, 1.0]), oom_child=st.sampled_from(["infra", "fail"])
-)
-
-
-@settings(max_examples=500, deadline=None)
-@given(_evidence | _sound_evidence, _policies)
-def test_fail_needs_a_complete_verdict_below_the_threshold(evidence: Evidence, policy: Policy) -> None:
-    decision = judge(evidence, policy)
-    if not isinstance(decision, Decision) or decision.verdict is not Verdict.FAIL:
-        return
-    if decision.reason is FailReason.SANDBOX_BROKEN:
-        assert evidence.holder_is_init is False
-        assert evidence.agent.entered
-        return
-    assert evidence.artefact.status is ArtefactStatus.COMPLETE
-    assert evidence.artefact.reward is not None
-    assert evidence.artefact.reward < policy.pass_threshold
-    assert evidence.identity_intact
-    assert evidence.verifier.entered
-
-
-@settings(max_examples=500, deadline=None)
-@given(_sound_evidence, _policies)
-def test_a_sound_pass_is_never_anything_else(evidence: Evidence, policy: Policy) -> None:
-    reward = evidence.artefact.reward
-    assert reward is not None
-    decision = _judge(evidence, policy)
-    assert (decision.verdict is Verdict.PASS) == (reward >= policy.pass_threshold)
-
-
-@settings(max_examples=300, deadline=None)
-@given(_evidence, _policies)
-def test_every_decision_is_whole(evidence: Evidence, policy: Policy) -> None:
-    decision = judge(evidence, policy)
-    if isinstance(decision, ConfigMistake):
-        assert not evidence.agent.entered
-        return
-    assert (decision.cause is not None) == (decision.verdict is Verdict.INFRA_ERROR)
-    assert (decision.reason is not None) == (decision.verdict is Verdict.FAIL)
-    assert int(decision.rule.split()[0]) in range(15)

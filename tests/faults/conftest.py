@@ -1,0 +1,92 @@
+"""The matrix of faults is opted in, because it takes minutes, and prints a table: fault, expected, got."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_infranoise.model import Record
+from tests.faults.expected import FAULTS
+from tests.faults.outcomes import Got
+from tests.faults.outcomes import judged_as
+from tests.faults.outcomes import own_children
+from tests.faults.outcomes import what_is_left
+from tests.trials.lab import Lab
+
+OPT_IN = "INFRANOISE_FAULTS"
+_PROPERTY = "infranoise-fault"
+_SKIPPED = f"the matrix of faults was NOT run: set {OPT_IN}=1"
+
+Judge = Callable[..., None]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get(OPT_IN):
+        return
+    for item in items:
+        if item.path.parent == Path(__file__).parent and "judge" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.skip(reason=_SKIPPED))
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    from pytest_infranoise.sandboxes.docker import DockerBackend
+
+    run = f"fault-{os.getpid()}-{os.urandom(3).hex()}"
+    backend = DockerBackend(run)
+    yield Lab(tmp_path, backend, run)
+    backend.remove_labelled({"infranoise.run": run})
+    backend.close()
+
+
+@pytest.fixture
+def judge(request: pytest.FixtureRequest) -> Judge:
+    """Injects a fault, compares what became of the trial with the table, and looks for what was left behind."""
+
+    def judge(fault: str, inject: Callable[[], Record | str], run: str | Callable[[], str]) -> None:
+        expected = FAULTS[fault]
+        children = own_children()
+        got, containers = judged_as(inject)
+        request.node.user_properties.append((_PROPERTY, json.dumps([fault, str(got)])))
+        left = what_is_left(run if isinstance(run, str) else run(), containers, sweep="leaked" in got.flags)
+        left += [f"child process {child}" for child in own_children() - children]
+        assert left == []
+        wrong = got.differs_from(expected)
+        if wrong and expected.gap:
+            pytest.xfail(f"{fault}: {wrong} ({expected.gap})")
+        assert not wrong, f"{fault}: {wrong}: {got.summary}"
+        assert expected.gap is None, f"{fault} is judged as it should be: its gap is closed"
+
+    return judge
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the table; what was to be compared and was not is in it too."""
+    seen = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, value in getattr(report, "user_properties", ()):
+                if name == _PROPERTY:
+                    fault, got = json.loads(value)
+                    seen[fault] = got
+    if not seen:
+        return
+    terminalreporter.section("matrix of faults")
+    width = max(map(len, FAULTS))
+    wrong = 0
+    for fault, expected in FAULTS.items():
+        if fault in seen:
+            differs = bool(Got.parse(seen[fault]).differs_from(expected))
+            wrong += differs
+            word = ("gap" if expected.gap else "NO") if differs else "ok"
+            terminalreporter.write_line(f"{word:4}{fault:{width}}  {Got.of(expected)!s:56}  {seen[fault]}")
+    missing = [fault for fault in FAULTS if fault not in seen]
+    if missing:
+        terminalreporter.write_line(f"without an outcome: {', '.join(missing)}")
+    terminalreporter.write_line(f"{len(seen) - wrong} of {len(FAULTS)} faults judged as they must be")

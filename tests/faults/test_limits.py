@@ -1,0 +1,31 @@
+"""Ceilings that deny instead of killing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.conftest import Judge
+from tests.faults.injections import SOLVE
+from tests.faults.injections import Injections
+from tests.trials.lab import VERIFY
+from tests.trials.lab import Lab
+
+pytestmark = pytest.mark.engine
+INJECT = Injections()
+
+MANY = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sleep 20 & done"
+FILL = "head -c 200M /dev/zero >/dev/shm/full"
+FILL_DEV = "head -c 200M /dev/zero >/dev/full-of-it"
+
+INJECT["pids"] = lambda lab: lab.do(f"{MANY}; {SOLVE}; exit 0", pids=8)
+INJECT["pids-solved"] = lambda lab: lab.do(f"{SOLVE}; ({MANY}); kill -9 -1", pids=8)
+INJECT["pids-verifier"] = lambda lab: lab.do(SOLVE, lab.task(verify=f"{MANY}\n{VERIFY}"), pids=8)
+INJECT["full-shm"] = lambda lab: lab.do(f"{FILL}; exit 0", memory=256)
+INJECT["full-shm-solved"] = lambda lab: lab.do(f"{FILL}; {SOLVE}", memory=256)
+INJECT["full-shm-verifier"] = lambda lab: lab.do(SOLVE, lab.task(verify=f"{FILL} || exit\n{VERIFY}"), memory=256)
+INJECT["full-tmpfs"] = lambda lab: lab.do(f"{FILL_DEV}; exit 0", memory=256)
+
+
+@pytest.mark.parametrize("fault", INJECT)
+def test_limits(fault: str, lab: Lab, judge: Judge) -> None:
+    judge(fault, lambda: INJECT[fault](lab), lab.run)

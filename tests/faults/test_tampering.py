@@ -1,0 +1,47 @@
+"""Agents that are root in their container and try to be their own verifier."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.conftest import Judge
+from tests.faults.injections import REWARDS
+from tests.faults.injections import Injections
+from tests.faults.injections import grade
+from tests.trials.lab import Lab
+
+pytestmark = pytest.mark.engine
+INJECT = Injections()
+
+JSON, TXT = f"{REWARDS}/reward.json", f"{REWARDS}/reward.txt"
+TELL = f'reward=0; [ "$(cat /app/answer 2>/dev/null)" = done ] && reward=1; echo $reward >{TXT}\n'
+SLOW = f"{TELL}sleep 1\n"
+
+
+def background(script: str) -> str:
+    """Return a command that leaves a process behind, which goes to work as soon as the verifier has spoken."""
+    return (
+        f"setsid sh -c 'while [ ! -s {TXT} ]; do sleep 0.02; done; {script}' >/dev/null 2>&1 & echo wrong >answer"
+    )
+
+
+INJECT["tamper-planted"] = lambda lab: lab.do(
+    f"echo 1 >{TXT}; echo '{{\"reward\": 1}}' >{JSON}; chattr +i {TXT} {JSON}; true", grade(lab, TELL)
+)
+INJECT["tamper-rewritten"] = lambda lab: lab.do(background(f"echo 1 >{TXT}"), grade(lab, SLOW))
+INJECT["tamper-link"] = lambda lab: lab.do(background(f"echo 1 >/tmp/one; ln -sf /tmp/one {TXT}"), grade(lab, SLOW))
+INJECT["tamper-second-reward"] = lambda lab: lab.do(
+    background(f'echo "{{\\"reward\\": 1}}" >{JSON}'), grade(lab, SLOW)
+)
+INJECT["tamper-tests"] = lambda lab: lab.do(
+    f"mkdir -p /tests; echo 'echo 1 >{TXT}' >/tests/verify.sh; chmod 444 /tests/verify.sh; chmod 555 /tests; true",
+    grade(lab, TELL),
+)
+INJECT["tamper-interpreter"] = lambda lab: lab.do(
+    "printf '#!/bin/sh\\necho done\\n' >/usr/local/bin/cat; chmod 755 /usr/local/bin/cat", grade(lab, TELL)
+)
+
+
+@pytest.mark.parametrize("fault", INJECT)
+def test_tampering(fault: str, lab: Lab, judge: Judge) -> None:
+    judge(fault, lambda: INJECT[fault](lab), lab.run)
