@@ -53,7 +53,8 @@ class DockerSandbox:
     """A container that the backend has created and started.
 
     Beside the protocol: ``name``, ``last_counters``, ``sampled_anonymous_peak``, ``reset_peak``, ``full_disks``,
-    ``host_facts`` and what ``Inspectable`` has. ``root`` is the engine's data root, empty where that is on another machine.
+    ``host_facts`` and what ``Inspectable`` has. ``root`` is the engine's data root, empty where that is on another
+    machine.
     """
 
     def __init__(

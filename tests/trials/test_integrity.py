@@ -21,11 +21,11 @@ from pytest_infranoise.trials.evidence import Integrity
 from pytest_infranoise.trials.sent import Sent
 from pytest_infranoise.trials.verdict import judge
 from tests.agents.sandbox import MemorySandbox
+from tests.trials.test_any_evidence import _anything
+from tests.trials.test_any_evidence import _changed
+from tests.trials.test_any_evidence import _policies
 from tests.trials.test_verdict import FAIL
 from tests.trials.test_verdict import PASS
-from tests.trials.test_verdict import _evidence
-from tests.trials.test_verdict import _policies
-from tests.trials.test_verdict import _sound_evidence
 
 FORGED = Integrity(forged=("reward.txt was there again",))
 DOUBTED = Integrity(doubts=("/usr/bin/bash was modified by hand",))
@@ -57,7 +57,7 @@ _integrity = st.builds(Integrity, forged=_texts, doubts=_texts, notes=_texts)
 
 
 @settings(max_examples=500, deadline=None)
-@given(_evidence | _sound_evidence, _integrity, _policies)
+@given(_anything() | _changed(), _integrity, _policies)
 def test_no_sign_makes_a_pass_and_no_doubt_makes_a_fail(
     evidence: Evidence, integrity: Integrity, policy: Policy
 ) -> None:
