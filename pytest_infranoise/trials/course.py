@@ -41,6 +41,7 @@ from pytest_infranoise.trials.evidence import Evidence
 from pytest_infranoise.trials.evidence import Intent
 from pytest_infranoise.trials.evidence import PhaseEvidence
 from pytest_infranoise.trials.evidence import Trouble
+from pytest_infranoise.trials.integrity import Witness
 
 READY_SECONDS = 20.0  # for an engine that was lost once to answer again
 _END_SECONDS = 3.0  # for the engine to learn that a container has ended whose process 1 is gone
@@ -190,6 +191,7 @@ class Course:
     ) -> None:
         self.evidence = Evidence()
         self.sandbox: Sandbox | None = None
+        self.witness: Witness | None = None  # of who else may decide the verdict
         self.image_paths: frozenset[str] = frozenset()  # which of the verifier's places were there before setup
         self._ready = ready
         self._log = log

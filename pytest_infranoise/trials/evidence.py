@@ -83,6 +83,7 @@ class Artefact:
     text: str = ""
     source: str = ""  # where it was read, when that is not our own artefact
     other: float | None = None  # what another reward file beside that one says, when it says something else
+    failed: int | None = None  # tests that did not pass, by the test tool's own report
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,22 @@ class CommandFact:
     output_bytes: int
     truncated: bool
     lost: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Integrity:
+    """What was seen of a trial's own processes deciding its verdict, one phrase each.
+
+    ``forged`` leaves no other explanation. ``doubts`` let no pass stand, but may have an honest one. ``notes``
+    have one and change nothing. ``others`` is what the agent left running when the verifier came, None when that
+    could not be seen; ``unseen`` is what could not be looked at.
+    """
+
+    forged: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    others: tuple[str, ...] | None = None
+    unseen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +241,7 @@ class Evidence:
     intents: tuple[Intent, ...] = ()
     agent_cause: Cause | None = None
     crash: str | None = None
+    integrity: Integrity = Integrity()
 
     @property
     def phases(self) -> tuple[PhaseEvidence, ...]:

@@ -198,14 +198,13 @@ HARNESS = {
     "runner-disk-full": Fault("the runner's disk is full", MISSING),
 }
 
-_UNDETECTED = "nothing looks for it yet"
 TAMPERING = {
     "tamper-planted": fail("rewards planted before the verifier starts", TESTS_FAILED),
-    "tamper-rewritten": Fault("a background process rewrites the reward", NOT_PASS, gap=_UNDETECTED),
+    "tamper-rewritten": Fault("a background process rewrites the reward", NOT_PASS),
     "tamper-link": Fault("a background process puts a link in the reward's place", NOT_PASS),
     "tamper-tests": fail("the tests are changed before the verifier's come", TESTS_FAILED),
-    "tamper-interpreter": Fault("a program that the verifier calls is replaced", NOT_PASS, gap=_UNDETECTED),
-    "tamper-second-reward": Fault("a background process adds a reward.json", NOT_PASS, gap=_UNDETECTED),
+    "tamper-interpreter": Fault("a program that the verifier calls is replaced", NOT_PASS),
+    "tamper-second-reward": Fault("a background process adds a reward.json", NOT_PASS),
 }
 
 FAULTS: Mapping[str, Fault] = {

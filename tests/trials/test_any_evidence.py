@@ -40,6 +40,7 @@ from pytest_infranoise.trials.evidence import REMOVE
 from pytest_infranoise.trials.evidence import Artefact
 from pytest_infranoise.trials.evidence import ArtefactStatus
 from pytest_infranoise.trials.evidence import Evidence
+from pytest_infranoise.trials.evidence import Integrity
 from pytest_infranoise.trials.evidence import Intent
 from pytest_infranoise.trials.evidence import PhaseEvidence
 from pytest_infranoise.trials.evidence import Trouble
@@ -95,6 +96,7 @@ _events = st.builds(
     action=st.sampled_from(["oom", "kill", "die", "destroy", "stop", "pause", "restart"]),
 )
 WHOLE: dict[str, st.SearchStrategy[Any]] = {
+    "integrity": st.just(Integrity()),  # drawn in test_integrity, beside all of this
     "artefact": st.builds(
         Artefact,
         status=st.sampled_from(ArtefactStatus),
