@@ -86,6 +86,7 @@ INSIDE = {
     "kill-everything": fail("the agent kills all processes it can, itself last", CRASH),
     "kill-everything-solved": passes("the same, after the work was done"),
     "signals-to-process-1": passes("the agent sends process 1 every signal"),
+    "shell-removed": fail("the agent removes /bin", FailReason.SANDBOX_BROKEN, rule=9),
     "own-process-1-ends": fail(
         "an image's own process 1 is told to end", FailReason.SANDBOX_BROKEN, rule=9
     ),
