@@ -148,7 +148,7 @@ def blinking(after: str) -> Inject:
                 wire.mend()
                 docker("exec", container, "touch", "/app/go")
 
-            trial = lab.trial(lab.task(), command=f"sh -c '{WAIT_FOR_GO}; : hard-at-work'; {after}")
+            trial = lab.trial(lab.task(), command=f"sh -c ': hard-at-work; {WAIT_FOR_GO}'; {after}")
             with beside(lab, blink):
                 record = run(lab, trial, backend=behind)
             behind.close()

@@ -96,7 +96,7 @@ def neighbour(lab: Lab) -> Record:
             docker("exec", container, "touch", "/app/go")
 
         with beside(lab, act):
-            return lab.do(f"sh -c '{agent}; : hard-at-work'", memory=2048)
+            return lab.do(f"sh -c ': hard-at-work; {agent}'", memory=2048)
 
 
 @pytest.mark.parametrize("fault", INJECT)

@@ -67,7 +67,7 @@ def terminated(lab: Lab) -> Record:
         docker("exec", container, "touch", "/app/go")
 
     with beside(lab, act):
-        return lab.do(f"sh -c '{WAIT_FOR_GO}; {SOLVE}; : hard-at-work'")
+        return lab.do(f"sh -c ': hard-at-work; {WAIT_FOR_GO}; {SOLVE}'")
 
 
 @INJECT("host-kill-process-1")
