@@ -128,8 +128,8 @@ class PhaseEvidence:
     kernel can tell it, page cache included (``peak_is_sampled``: it may have been higher), ``anonymous_peak`` the
     highest sample without page cache. ``full_disks`` are file systems of the trial's own that became full in this
     phase, ``engine_disk_full`` is the engine's. ``shell_gone``: a command could not start,
-    because there is no shell in the container any more. ``engine_seconds`` is how long the engine took to describe the
-    container at the phase's end, ``clock_step`` by how much this machine's clock was set meanwhile, in seconds.
+    because there is no shell in the container any more. ``engine_seconds`` is how long the engine took to describe
+    the container at the phase's end, ``clock_step`` by how much this machine's clock was set meanwhile, in seconds.
     """
 
     phase: Phase | None

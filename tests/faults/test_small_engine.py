@@ -73,7 +73,7 @@ def full_under_the_agent(lab: Lab) -> Record:
 @INJECT("full-data-root-verifier")
 def full_when_the_tests_come(lab: Lab) -> Record:
     with disk_that_can_be_filled() as filler:
-        task = lab.task(verify="sh -c ': hard-at-work; while head -c 1M /dev/zero >/more; do sleep 0.1; done'")
+        task = lab.task(verify="sh -c ': hard-at-work; while head -c 64k /dev/zero >>/more; do sleep 0.1; done'")
         with beside(lab, lambda _: fill(filler)):
             return lab.do(SOLVE, task)
 
