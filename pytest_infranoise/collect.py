@@ -191,15 +191,25 @@ def trial_specs(items: Sequence[pytest.Item]) -> dict[str, TrialSpec]:
     return {item.nodeid: item.stash[SPEC] for item in items if is_trial(item)}
 
 
-def shuffle(items: list[pytest.Item], seed: int) -> None:
+def shuffle(items: list[pytest.Item], config: pytest.Config) -> None:
     """Put the trials among the items in the order to run them in; other items keep their places."""
-    from pytest_infranoise.schedule import shuffled
-
     places = [index for index, item in enumerate(items) if is_trial(item)]
     trials = [items[index] for index in places]
-    order = shuffled([trial.stash[SPEC].key for trial in trials], seed)
+    order = _order([trial.stash[SPEC] for trial in trials], config) if trials else []
     for place, chosen in zip(places, order, strict=True):
         items[place] = trials[chosen]
+
+
+def _order(specs: Sequence[TrialSpec], config: pytest.Config) -> list[int]:
+    """Return the order of trials; a worker's is only what sorting by outcome starts from."""
+    from pytest_infranoise.scheduler.order import shuffled
+
+    settings = config.stash[SETTINGS]
+    if settings.schedule.order == "shuffled" or hasattr(config, "workerinput"):
+        return shuffled([spec.key for spec in specs], settings.seed)
+    from pytest_infranoise.scheduler.plain import plain_order
+
+    return plain_order([(spec.key, spec.task, spec.config) for spec in specs], settings, config)
 
 
 def collect_directory(path: Path, parent: pytest.Collector) -> TaskDirectory | None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_infranoise.model import TrialKey
-from pytest_infranoise.schedule import shuffled
+from pytest_infranoise.scheduler.order import shuffled
 
 KEYS = [
     TrialKey("scripted", "", task, config, sample)
