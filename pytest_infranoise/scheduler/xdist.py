@@ -30,7 +30,9 @@ _LOOK_AGAIN_SECONDS = 0.5
 class Worker(Protocol):
     """As much of xdist's handle of a worker as is used here."""
 
-    gateway: Any
+    @property
+    def gateway(self) -> Any:
+        """The connection; its id is the worker's name."""
 
     @property
     def shutting_down(self) -> bool:
@@ -90,8 +92,11 @@ class TrialScheduling:
         self._make_line = make_line
         self._outside = outside
         self._line: Line | None = None
+        # What the first worker has collected, and its name.
         self._collection: list[str] = []
-        # What each worker runs, and what each has collected; a worker that is gone stays in the latter.
+        self._first = ""
+        # What each worker runs, and what each has collected; of the latter all are kept until the last has come,
+        # even if a worker is gone by then.
         self._running: dict[Worker, int | None] = {}
         self._collected: dict[Worker, list[str]] = {}
         self._deaf: set[Worker] = set()
@@ -136,7 +141,7 @@ class TrialScheduling:
         """Begin, or take a worker that came later into service."""
         if self._line is None:
             first = next(iter(self._collected))
-            self._collection = self._collected[first]
+            self._first, self._collection = first.gateway.id, self._collected[first]
             self._line = self._make_line(self._collection)
             differing = [node for node in self._collected if self._differs(node)]
             if differing:
@@ -146,15 +151,16 @@ class TrialScheduling:
     def _differs(self, node: Worker) -> bool:
         """Whether a worker has collected other items than the first one; told as a failed collection."""
         if self._collected[node] == self._collection:
+            self._collected[node] = self._collection  # the same object, for there may be very many of it
             return False
         from xdist.report import report_collection_diff
 
-        first = next(iter(self._collected))
+        name = node.gateway.id
         text = (
-            report_collection_diff(self._collection, self._collected[node], first.gateway.id, node.gateway.id)
-            or f"{first.gateway.id} and {node.gateway.id} have collected the same items in different orders"
+            report_collection_diff(self._collection, self._collected[node], self._first, name)
+            or f"{self._first} and {name} have collected the same items in different orders"
         )
-        report = pytest.CollectReport(nodeid=node.gateway.id, outcome="failed", longrepr=text, result=[])
+        report = pytest.CollectReport(nodeid=name, outcome="failed", longrepr=text, result=[])
         self.config.hook.pytest_collectreport(report=report)
         return True
 
@@ -181,7 +187,11 @@ class TrialScheduling:
             KeyError: there is no such worker.
         """
         index = self._running.pop(node)
-        if self._line is None or index is None:
+        if self._line is None:
+            return None
+        self._collected.pop(node, None)
+        self._deaf.discard(node)
+        if index is None:
             return None
         self._line.done(index)
         self._dispatch()
@@ -231,7 +241,7 @@ class TrialScheduling:
 
     def _serves(self, node: Worker) -> bool:
         usable = node not in self._deaf and not node.shutting_down
-        return usable and self._collected.get(node) == self._collection
+        return usable and self._collected.get(node) is self._collection
 
     def _look_again(self, node: Worker) -> None:
         """Have ``remove_pending_tests_from_node`` called in a moment, by xdist's own loop."""
