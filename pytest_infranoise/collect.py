@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pluggy
 import pytest
 
 from pytest_infranoise.model import AgentChoice
@@ -53,6 +54,11 @@ class TaskDirectory(pytest.File):
 
     task: Task | Exception
 
+    @property
+    def ihook(self) -> pluggy.HookRelay:
+        """The hooks of the conftest files around; pytest knows those only of directories that it enters itself."""
+        return self.session.gethookproxy(self.path.parent)
+
     def collect(self) -> Iterator[TaskFile]:
         """Yield the one task file."""
         file = getattr(self.task, "file", self.path / "task.yaml")
@@ -71,6 +77,11 @@ class TaskFile(pytest.File):
     def __init__(self, *, task: Task | Exception, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.task = task
+
+    @property
+    def ihook(self) -> pluggy.HookRelay:
+        """The hooks of the conftest files around the task's directory."""
+        return super().ihook if self.parent is None else self.parent.ihook
 
     def collect(self) -> Iterator[TrialItem]:
         """Yield one item for each agent, config and sample.
@@ -144,6 +155,11 @@ def _items(node: TaskFile | Instance, task: Task, settings: Settings) -> Iterato
 
 class TrialItem(pytest.Function):
     """One trial. It runs in the setup phase, in a fixture; the call phase only looks at the verdict."""
+
+    @property
+    def ihook(self) -> pluggy.HookRelay:
+        """The hooks of the conftest files around its task's directory."""
+        return super().ihook if self.parent is None else self.parent.ihook
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Return what reports call this item."""

@@ -137,20 +137,23 @@ def test_with_ceilings_reserved_an_uncapped_trial_runs_alone(pytester: pytest.Py
 def test_packed_begins_with_the_large_ones_and_remembers_the_long_ones(
     pytester: pytest.Pytester, suite: Path, workers: list[str]
 ) -> None:
-    for name, (size, seconds) in {"a": (64, 3), "b": (64, 0), "c": (96, 0), "d": (192, 0)}.items():
-        resources = {"cpus": 0.1, "memory": size * MIB}
-        make_task(suite, name, resources=resources, solution=f"sleep {seconds}; echo done > answer.txt\n")
-    arguments = ["suite", "-k1x", "--infranoise-samples=1", "--infranoise-order=packed", *workers]
-    # One at a time, so that what starts when is nothing but the order.
-    limit = ["--infranoise-host-memory=200M", "--infranoise-host-cpus=0.15"]
+    # No two fit at once, so that what starts when is nothing but the order.
+    for name, size in {"a": 110, "b": 110, "c": 130, "d": 190}.items():
+        make_task(suite, name, resources={"cpus": 0.1, "memory": size * MIB})
+    packed = ["--infranoise-order=packed", "--infranoise-host-memory=200M"]
+    arguments = ["suite", "-k1x", "--infranoise-samples=1", *packed, *workers]
 
-    firsts = []
-    for _ in range(2):
-        assert pytester.runpytest_subprocess(*arguments, *limit).ret == 0
-        firsts.append([record.key.task for record in sorted(last_run(pytester).records, key=stay)])
+    def started() -> list[str]:
+        assert pytester.runpytest_subprocess(*arguments).ret == 0
+        return [record.key.task for record in sorted(last_run(pytester).records, key=stay)]
 
-    assert firsts[0][:2] == ["d", "c"]
-    assert firsts[1].index("a") < firsts[1].index("c")
+    assert started()[:2] == ["d", "c"]
+    kept = pytester.path / ".pytest_cache" / "v" / "infranoise" / "seconds"
+    seconds = json.loads(kept.read_text("utf-8"))
+    assert {f"{task}::oracle()" for task in "abcd"} < set(seconds)
+    assert all(value > 0 for value in seconds.values())
+    kept.write_text(json.dumps({**seconds, "a::oracle()-1x": 10_000}), "utf-8")
+    assert started()[0] == "a"
 
 
 def test_no_workers_left_is_told_and_never_green(pytester: pytest.Pytester, suite: Path) -> None:
