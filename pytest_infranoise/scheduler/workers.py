@@ -57,20 +57,28 @@ def task_directories(paths: Iterable[Path]) -> Iterator[Path]:
             seen += 1
             if seen > _MOST_DIRECTORIES:
                 return
-            if any((directory / name).is_file() for name in _NAMES):
-                yield directory
+            names, children = _look(directory)
+            if names.isdisjoint(_NAMES):
+                below += children
             else:
-                below += _children(directory)
+                yield directory
         level = below
 
 
-def _children(directory: Path) -> list[Path]:
+def _look(directory: Path) -> tuple[set[str], list[Path]]:
+    """Return the names of a directory's files, and its directories."""
+    names: set[str] = set()
+    children: list[Path] = []
     try:
         with os.scandir(directory) as entries:
-            found = [entry.path for entry in entries if entry.is_dir() and not entry.name.startswith((".", "__"))]
+            for entry in entries:
+                if not entry.is_dir():
+                    names.add(entry.name)
+                elif not entry.name.startswith((".", "__")):
+                    children.append(Path(entry.path))
     except OSError:
-        return []
-    return sorted(map(Path, found))
+        return set(), []
+    return names, sorted(children)
 
 
 def _workers(config: pytest.Config, directories: Sequence[Path]) -> int | None:

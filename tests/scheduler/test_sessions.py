@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -288,12 +289,14 @@ def test_sessions_side_by_side_share_the_host_and_both_end(pytester: pytest.Pyte
         make_task(suite, name, resources={"cpus": 0.1, "memory": "100M"}, solution=SLEEP)
     arguments = ["suite", "-n2", "--infranoise-samples=1", "--infranoise-host-memory=250M"]
     sessions = [
-        pytester.popen([sys.executable, "-m", "pytest", *arguments, f"--infranoise-run-dir={name}"])
+        subprocess.Popen(
+            [sys.executable, "-m", "pytest", *arguments, f"--infranoise-run-dir={name}"],
+            cwd=pytester.path,
+            stdout=subprocess.DEVNULL,
+        )
         for name in ("one", "two")
     ]
-    for session in sessions:
-        session.communicate()
-    assert [session.returncode for session in sessions] == [0, 0]
+    assert [session.wait() for session in sessions] == [0, 0]
 
     records = [
         record for name in ("one", "two") for record in read_run(find_run(pytester.path / name, None)).records
