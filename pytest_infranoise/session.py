@@ -305,9 +305,13 @@ class ControllerPlugin:
         reason = session.shouldfail or session.shouldstop or getattr(xdist, "shouldstop", None)
         if reason:
             return str(reason)
-        if self.scheduler is not None and (self.scheduler.drained or self.scheduler.waiting):
-            return self.scheduler.drained or "workers died, and no others were started in their place"
-        return "the session was interrupted" if session.exitstatus == pytest.ExitCode.INTERRUPTED else None
+        if self.scheduler is not None and self.scheduler.drained:
+            return self.scheduler.drained
+        if session.exitstatus == pytest.ExitCode.INTERRUPTED:
+            return "the session was interrupted"
+        if self.scheduler is not None and self.scheduler.waiting:
+            return "workers died, and no others were started in their place"
+        return None
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print infra-errors and the summary."""

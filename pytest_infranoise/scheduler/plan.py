@@ -77,7 +77,8 @@ def make_line(ids: Sequence[str], trials: Mapping[str, tuple[TrialKey, Allocatio
     Whatever is no trial reserves nothing and goes first, in the order of collection: beside trials it would be
     noise of our own making.
     """
-    others = [Place(index) for index, name in enumerate(ids) if name not in trials]
+    # A block of their own, because whoever stands in another one cannot overtake them.
+    others = [Place(index, block=-1) for index, name in enumerate(ids) if name not in trials]
     ours = [index for index, name in enumerate(ids) if name in trials]
     asked = [trials[ids[index]] for index in ours]
     places = [
