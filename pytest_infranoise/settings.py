@@ -33,13 +33,13 @@ from pytest_infranoise.settings_design import read_baseline
 from pytest_infranoise.settings_design import read_design
 from pytest_infranoise.settings_file import SettingsFile
 from pytest_infranoise.settings_file import read_settings_file
-from pytest_infranoise.settings_values import option_name
-from pytest_infranoise.settings_values import scalar
-from pytest_infranoise.settings_values import told
 from pytest_infranoise.settings_schedule import DEFAULT_SCHEDULE
 from pytest_infranoise.settings_schedule import ScheduleSettings
 from pytest_infranoise.settings_schedule import add_options as add_schedule_options
 from pytest_infranoise.settings_schedule import read_schedule
+from pytest_infranoise.settings_values import option_name
+from pytest_infranoise.settings_values import scalar
+from pytest_infranoise.settings_values import told
 from pytest_infranoise.tasks.defaults import NO_DEFAULTS
 from pytest_infranoise.tasks.defaults import DefaultResources
 from pytest_infranoise.tasks.defaults import parse_cpus

@@ -20,9 +20,9 @@ from pytest_infranoise.config_grammar import parse_configs
 from pytest_infranoise.config_tables import configs_of_tables
 from pytest_infranoise.model import ResourceConfig
 from pytest_infranoise.settings_design import design_errors
+from pytest_infranoise.settings_schedule import CHOICES
 from pytest_infranoise.tasks.defaults import parse_cpus
 from pytest_infranoise.tasks.defaults import parse_memory_range
-from pytest_infranoise.settings_schedule import CHOICES
 
 TOML_KEYS = (
     "admit",
