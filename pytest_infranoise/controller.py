@@ -31,16 +31,21 @@ from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Record
 from pytest_infranoise.model import Verdict
 from pytest_infranoise.outcomes import attached
+from pytest_infranoise.scheduler.budget import NOTHING
+from pytest_infranoise.scheduler.order import ORDERS
 from pytest_infranoise.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_infranoise.gates import GateResult
+    from pytest_infranoise.host import Ledger
     from pytest_infranoise.host import Owner
     from pytest_infranoise.model import Task
     from pytest_infranoise.plan import Plan
     from pytest_infranoise.plan import PlannedTrial
     from pytest_infranoise.prepare import Prepared
     from pytest_infranoise.sandboxes.protocol import Backend
+    from pytest_infranoise.scheduler.budget import Capacity
+    from pytest_infranoise.scheduler.budget import Need
 
 GATE_FAILED = 20
 WORKER_LABEL = "infranoise.worker"
@@ -70,6 +75,11 @@ class Controller:
         self._meta: dict[str, Any] = {}
         self._backend: Backend | None = None
         self._owner: Owner | None = None
+        self._ledger: Ledger | None = None
+        self._records: tuple[Record, ...] = ()
+        # Trials by node id that are to be run, once the run has begun, and what their floors are shared out of.
+        self.runnable: dict[str, PlannedTrial] = {}
+        self.capacity: Capacity | None = None
         self._render: Callable[[int], list[str]] = lambda width: []
 
     def accept(self, plan: Plan, tasks: Sequence[Task] = ()) -> None:
@@ -110,8 +120,8 @@ class Controller:
         self._make_run_dir()
         self._backend = DockerBackend(self.run)
         try:
-            prepared = prepare.prepare(plan, self._backend, say)
-            ledger = Ledger(prepared.engine.id)
+            prepared = prepare.prepare(plan, self._backend, say, self.settings.schedule)
+            self._ledger = ledger = Ledger(prepared.engine.id)
             self._owner = ledger.register(self.run, "controller")
             prepare.sweep_dead_runs(self._backend, ledger, say)
             prepared = replace(prepared, place=ledger.place)
@@ -126,7 +136,9 @@ class Controller:
         preflight = self._preflight(plan, prepared, say) if self.settings.preflight else None
         if preflight is not None:
             plan = self._without(plan, preflight["quarantined"])
-        line = prepare.enforcement(prepared.engine, prepared.capacity)
+        self.capacity = prepared.capacity
+        self.runnable = {trial.nodeid: trial for trial in plan.trials}
+        line = prepare.enforcement(prepared.engine, prepared.capacity, prepared.admit)
         self._meta = {
             **self._plan_meta(plan),
             "engine": asdict(prepared.engine),
@@ -212,13 +224,25 @@ class Controller:
             "agents": _agents(plan, settings),
             "samples": settings.samples,
             "seed": settings.seed,
-            "order": "shuffled inside rounds; all configs of a task close together",
+            "order": ORDERS[settings.schedule.order],
+            "schedule": {"order": settings.schedule.order, "admit": settings.schedule.admit},
             "gates": list(settings.gates),
             "pass_threshold": settings.pass_threshold,
             "workers": self._workers,
             "policy": {"retries": 0, "oom_child": "infra"},
             "cut_short": settings.outcome_selection and f"{settings.outcome_selection} picked trials by outcome",
         }
+
+    def outside(self) -> tuple[Need, bool]:
+        """Return what other sessions hold or wait for, and whether a trial of this one waits for them."""
+        if self._ledger is None:
+            return NOTHING, False
+        return self._ledger.outside(self.run)
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """The run's records, once it is over."""
+        return self._records
 
     def saw_report(self, report: Any) -> None:
         """Notice failures that have nothing to do with us: they decide the exit status first."""
@@ -295,11 +319,16 @@ class Controller:
         self._close()
         self._meta["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
         self._meta["cut_short"] = stopped_early or self._meta["cut_short"]
+        run = read_run(shown(self.run_dir))
+        self._records = run.records
+        from pytest_infranoise.scheduler.start_times import start_facts
+
+        self._meta["schedule"] = {**self._meta["schedule"], **start_facts(run.records)}
         try:
             write_meta(self.run_dir, self._meta)
         except OSError as error:
             self._leftovers = f"{self._leftovers} run.json could not be completed: {error}".strip()
-        return self._sum_up(status, replace(read_run(shown(self.run_dir)), meta=self._meta))
+        return self._sum_up(status, replace(run, meta=self._meta))
 
     def _sum_up(self, status: int, run: Run) -> int:
         from pytest_infranoise.analysis import analyse

@@ -233,6 +233,8 @@ def _notes(analysis: Analysis) -> Iterator[str]:
     leaked = sum(result.flags.get(Flag.LEAKED, 0) for result in results)
     if leaked:
         yield f"{plural(leaked, 'trial')} left a container behind that could not be removed"
+    if (analysis.meta.get("schedule") or {}).get("remark"):
+        yield f"order: {analysis.meta['schedule']['remark']}"
 
 
 def _tasks(analysis: Analysis) -> str:
