@@ -26,11 +26,13 @@ from pytest_infranoise.journal import new_run_id
 from pytest_infranoise.journal import read_journal
 from pytest_infranoise.journal import read_run
 from pytest_infranoise.journal import shown
+from pytest_infranoise.journal import stop_file
 from pytest_infranoise.journal import write_meta
 from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Record
 from pytest_infranoise.model import Verdict
 from pytest_infranoise.outcomes import attached
+from pytest_infranoise.policies import published
 from pytest_infranoise.scheduler.budget import NOTHING
 from pytest_infranoise.scheduler.order import ORDERS
 from pytest_infranoise.settings import Settings
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from pytest_infranoise.plan import Plan
     from pytest_infranoise.plan import PlannedTrial
     from pytest_infranoise.prepare import Prepared
-    from pytest_infranoise.sandboxes.protocol import Backend
+    from pytest_infranoise.sandboxes.docker import DockerBackend
     from pytest_infranoise.scheduler.budget import Capacity
     from pytest_infranoise.scheduler.budget import Need
 
@@ -73,7 +75,7 @@ class Controller:
         self._plan: Plan | None = None
         self._trials: dict[str, PlannedTrial] = {}
         self._meta: dict[str, Any] = {}
-        self._backend: Backend | None = None
+        self._backend: DockerBackend | None = None
         self._owner: Owner | None = None
         self._ledger: Ledger | None = None
         self._records: tuple[Record, ...] = ()
@@ -126,6 +128,7 @@ class Controller:
             prepare.sweep_dead_runs(self._backend, ledger, say)
             prepared = replace(prepared, place=ledger.place)
             prepared.write(self.run_dir)
+            isolation = prepare.isolation(plan, self._backend)
         except prepare.PreparationError as error:
             raise pytest.UsageError(str(error)) from None
         except OSError as error:
@@ -144,6 +147,11 @@ class Controller:
             "engine": asdict(prepared.engine),
             "capacity": asdict(prepared.capacity),
             "enforcement": line,
+            "isolation": isolation,
+            "policy": published(
+                self.settings.policies,
+                self.settings.policies.reserve_of(prepared.engine.memory) if prepared.engine.here else None,
+            ),
             "config_notes": [
                 *config_notes(
                     self.settings.configs,
@@ -229,7 +237,6 @@ class Controller:
             "gates": list(settings.gates),
             "pass_threshold": settings.pass_threshold,
             "workers": self._workers,
-            "policy": {"retries": 0, "oom_child": "infra"},
             "cut_short": settings.outcome_selection and f"{settings.outcome_selection} picked trials by outcome",
         }
 
@@ -318,8 +325,8 @@ class Controller:
         self._remove({"infranoise.run": self.run})
         self._close()
         self._meta["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
-        self._meta["cut_short"] = stopped_early or self._meta["cut_short"]
-        run = read_run(shown(self.run_dir))
+        self._meta["cut_short"] = self._stopped() or stopped_early or self._meta["cut_short"]
+        run = self._with_privileges(read_run(shown(self.run_dir)))
         self._records = run.records
         from pytest_infranoise.scheduler.start_times import start_facts
 
@@ -328,7 +335,20 @@ class Controller:
             write_meta(self.run_dir, self._meta)
         except OSError as error:
             self._leftovers = f"{self._leftovers} run.json could not be completed: {error}".strip()
-        return self._sum_up(status, replace(run, meta=self._meta))
+        return self._sum_up(status, run)
+
+    def _stopped(self) -> str | None:
+        """Return why the run was stopped from within, in words for the summary."""
+        with contextlib.suppress(OSError):
+            return f"the run was stopped: {stop_file(self.run_dir).read_text('utf-8')}"
+        return None
+
+    def _with_privileges(self, run: Run) -> Run:
+        """Add to ``run.json`` what the containers were allowed, which only they can tell."""
+        from pytest_infranoise.prepare import privileges
+
+        self._meta["isolation"]["privileges"] = privileges(run.records)
+        return replace(run, meta=self._meta)
 
     def _sum_up(self, status: int, run: Run) -> int:
         from pytest_infranoise.analysis import analyse

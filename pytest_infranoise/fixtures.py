@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -20,11 +23,13 @@ from pytest_infranoise.collect import TrialSpec
 from pytest_infranoise.journal import artifacts_dir
 from pytest_infranoise.journal import file_name
 from pytest_infranoise.journal import shown
+from pytest_infranoise.journal import stop_file
 from pytest_infranoise.model import Record
 from pytest_infranoise.model import Task
 from pytest_infranoise.model import Trial
 from pytest_infranoise.model import Verdict
 from pytest_infranoise.outcomes import LOGS
+from pytest_infranoise.outcomes import MASKER
 from pytest_infranoise.outcomes import RECORD
 from pytest_infranoise.outcomes import ConfigErrorReport
 from pytest_infranoise.outcomes import InfraError
@@ -33,13 +38,17 @@ from pytest_infranoise.outcomes import add_properties
 if TYPE_CHECKING:
     from pytest_infranoise.agents.protocol import Agent
     from pytest_infranoise.host import Owner
+    from pytest_infranoise.policies import Policies
     from pytest_infranoise.prepare import Prepared
     from pytest_infranoise.sandboxes.protocol import Backend
+    from pytest_infranoise.sandboxes.protocol import Sandbox
     from pytest_infranoise.trials.runner import TrialContext
+    from pytest_infranoise.trials.watch import Look
 
 PROCESS = pytest.StashKey["TrialProcess"]()
 # How long an engine that went away may take to come back before the run is stopped.
 _ENGINE_GRACE = 30.0
+_ROOM_GRACE = 5.0  # the same for an engine's full disk to have room again
 
 
 @dataclass
@@ -74,17 +83,21 @@ class TrialProcess:
 
     def admit(self, trial: Trial) -> AbstractContextManager[Mapping[str, Any]]:
         """Reserve a trial's floor (or ceiling) on this engine for as long as the context lasts."""
+        prepared = self.prepared
+        return self._owner_here().reserve(trial.allocation, prepared.capacity, prepared.admit, trial.key.config)
+
+    def _owner_here(self) -> Owner:
         from pytest_infranoise.host import Ledger
 
         if self._owner is None:
             self._owner = Ledger(self.prepared.engine.id).register(self.run, self.name)
-        return self._owner.reserve(trial.allocation, self.prepared.capacity, self.prepared.admit, trial.key.config)
+        return self._owner
 
     def stopped(self, task: Task) -> str | None:
         """Return why no trial of this task may start any more; None when it may."""
         if self._stopped is not None:
             return self._stopped
-        for mark in (self.run_dir / "stopped", self._quarantine(task)):
+        for mark in (stop_file(self.run_dir), self._quarantine(task)):
             with contextlib.suppress(FileNotFoundError):
                 return mark.read_text("utf-8")
         return None
@@ -92,8 +105,41 @@ class TrialProcess:
     def stop(self, reason: str) -> None:
         """Let no trial start any more, in any process of the run."""
         self._stopped = reason
-        with contextlib.suppress(OSError):  # a full disk may be the reason
-            (self.run_dir / "stopped").write_text(reason, "utf-8")
+        # Whoever was first knows why; a full disk may be the reason.
+        with contextlib.suppress(OSError), stop_file(self.run_dir).open("x", encoding="utf-8") as file:
+            file.write(reason)
+
+    def ended(self, record: Record) -> None:
+        """Take in how a trial ended, and stop the run when more of them make no sense."""
+        from pytest_infranoise.breakers import note_end
+
+        try:
+            reason = note_end(self.run_dir, record)
+        except OSError as error:
+            reason = f"the run directory {self.run_dir} cannot be written to: {error}"
+        if record.cause == "daemon-lost" and not self.backend.ready(_ENGINE_GRACE):
+            reason = f"the engine is gone and did not come back within {_ENGINE_GRACE:.0f} s"
+        if record.cause == "host-disk-full" and not self._has_room(_ROOM_GRACE):
+            reason = "the engine's disk is full; make room there (`docker system df` shows what takes it)"
+        if reason is not None:
+            self.stop(reason)
+
+    def _has_room(self, seconds: float) -> bool:
+        """Whether the engine's disk has room, at the latest after some seconds; False also when nobody can tell."""
+        from pytest_infranoise.breakers import has_room
+
+        engine, give_up = self.prepared.engine, time.monotonic() + seconds
+        while (room := has_room(engine.root, here=engine.here)) is False and time.monotonic() < give_up:
+            time.sleep(_ROOM_GRACE / 10)
+        return bool(room)
+
+    def guard(self, policies: Policies) -> Callable[[Sandbox], Look] | None:
+        """Return this process's part in guarding the host's memory; None where that cannot be, or is not wanted."""
+        from pytest_infranoise.guard import Guard
+
+        engine = self.prepared.engine
+        reserve = policies.reserve_of(engine.memory)
+        return Guard(self._owner_here(), reserve).look if reserve and engine.here else None
 
     def quarantine(self, task: Task, reason: str) -> bool:
         """Let no further trial of a task start; False when that had been done already."""
@@ -139,8 +185,11 @@ def infranoise_trial(
     request: pytest.FixtureRequest, infranoise_backend: Backend, infranoise_agent: Agent
 ) -> Record:
     """The record of this trial, which is run here, in the setup phase."""
+    from pytest_infranoise.agents.secrets import masker_for
+
     spec: TrialSpec = request.node.stash[SPEC]
     process = request.config.stash[PROCESS]
+    request.node.stash[MASKER] = masker_for(infranoise_agent, spec.agent, spec.task)
     record: Record | None = request.node.stash.get(RECORD, None)
     # A plugin that runs failed tests again gets the same answer: another attempt would be another sample.
     if record is None:
@@ -161,10 +210,35 @@ def _run(config: pytest.Config, process: TrialProcess, spec: TrialSpec, backend:
     from pytest_infranoise.trials.runner import run_trial
 
     trial = make_trial(spec.key, spec.task, spec.config, spec.agent)
+    context = trial_context(config, process, backend)
     with mistakes_told(process, spec.task):
-        record = run_trial(trial, agent, trial_context(config, process, backend))
-    stop_without_engine(process, backend, record)
+        record = run_trial(trial, agent, context)
+    process.ended(record)
+    with contextlib.suppress(ConfigErrorReport):  # of a retry: the trial has its record, and the run is told
+        _retry(config, process, trial, context, record)
     return record
+
+
+def _retry(
+    config: pytest.Config, process: TrialProcess, trial: Trial, context: TrialContext, record: Record
+) -> None:
+    """Make further attempts at a trial whose outcome is unknown, as far as the user wants them."""
+    from pytest_infranoise.agents.protocol import AgentContext
+    from pytest_infranoise.retries import may_retry
+    from pytest_infranoise.retries import pause_before
+    from pytest_infranoise.trials.runner import run_trial
+
+    settings = config.stash[SETTINGS]
+    again = replace(context, image=lambda task: process.prepared.image_now(task, context.backend))
+    while may_retry(record, settings.policies.retries):
+        time.sleep(pause_before(record))
+        if process.stopped(trial.task) is not None:
+            return
+        asked = AgentContext(trial.agent, trial.task, trial.key, settings.seed)
+        agent: Agent = config.hook.pytest_infranoise_make_agent(context=asked)
+        with mistakes_told(process, trial.task):
+            record = run_trial(trial, agent, again, record.attempt + 1)
+        process.ended(record)
 
 
 def trial_context(config: pytest.Config, process: TrialProcess, backend: Backend) -> TrialContext:
@@ -172,6 +246,7 @@ def trial_context(config: pytest.Config, process: TrialProcess, backend: Backend
     from pytest_infranoise.journal import Journal
     from pytest_infranoise.trials.runner import TrialContext
 
+    settings = config.stash[SETTINGS]
     return TrialContext(
         run=process.run,
         run_dir=process.run_dir,
@@ -179,9 +254,12 @@ def trial_context(config: pytest.Config, process: TrialProcess, backend: Backend
         host=process.prepared.place,
         backend=backend,
         journal=Journal(process.run_dir, process.name),
-        pass_threshold=config.stash[SETTINGS].pass_threshold,
+        pass_threshold=settings.pass_threshold,
         image=process.prepared.image,
         admit=process.admit,
+        oom_child=settings.policies.oom_child,
+        oom_mode=settings.policies.oom_mode,
+        guard=process.guard(settings.policies),
     )
 
 
@@ -202,9 +280,3 @@ def mistakes_told(process: TrialProcess, task: Task) -> Iterator[None]:
     except EnforcementError as error:
         process.stop(f"the engine does not enforce the limits it was given: {error}")
         raise ConfigErrorReport(f"run stopped: the engine does not enforce limits: {error}") from None
-
-
-def stop_without_engine(process: TrialProcess, backend: Backend, record: Record) -> None:
-    """Stop the run when the engine that a trial lost does not come back."""
-    if record.cause == "daemon-lost" and not backend.ready(_ENGINE_GRACE):
-        process.stop(f"the engine is gone and did not come back within {_ENGINE_GRACE:.0f} s")

@@ -16,6 +16,7 @@ import platform
 import secrets
 import time
 from collections import Counter
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from pathlib import Path
@@ -182,6 +183,11 @@ class Owner:
         self._path = path
         self.run = run
 
+    @property
+    def name(self) -> str:
+        """What this owner is called among the reservations."""
+        return self._path.stem
+
     @contextlib.contextmanager
     def reserve(
         self, allocation: Allocation, limit: Capacity, admit: Admit = "floor", config: str = ""
@@ -230,6 +236,14 @@ class Owner:
             "memory_reserved": reserved.memory,
             "memory_overcommit": _overcommit([mine, *running], limit.memory),
         }
+
+    def amend(self, amendment: Callable[[Mapping[str, Mapping[str, Any]]], Mapping[str, Any]]) -> None:
+        """Add to this owner's reservation what follows from all that are granted, while nobody else changes any."""
+        with self._ledger._transaction:
+            granted = {name: entry for name, entry in self._ledger._reservations().items() if entry["granted"]}
+            mine = granted.get(self.name)
+            if mine is not None:
+                self._path.write_text(json.dumps({**mine, **amendment(granted)}), "ascii")
 
     def close(self) -> None:
         """Leave the ledger."""

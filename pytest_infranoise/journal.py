@@ -132,6 +132,11 @@ def artifacts_dir(run_dir: Path, key: TrialKey, attempt: int) -> Path:
     return path
 
 
+def stop_file(run_dir: Path) -> Path:
+    """Return the file that says why no further trial may start; it is there only when that is so."""
+    return run_dir / "stopped"
+
+
 def shown(path: Path) -> Path:
     """Return a path as the user would type it: relative to the working directory where it is below that."""
     here = Path.cwd()

@@ -28,7 +28,6 @@ from pytest_infranoise.collect import TrialSpec
 from pytest_infranoise.collect import describe
 from pytest_infranoise.fixtures import PROCESS
 from pytest_infranoise.fixtures import mistakes_told
-from pytest_infranoise.fixtures import stop_without_engine
 from pytest_infranoise.fixtures import trial_context
 from pytest_infranoise.journal import artifacts_dir
 from pytest_infranoise.journal import shown
@@ -38,6 +37,7 @@ from pytest_infranoise.model import ResourceConfig
 from pytest_infranoise.model import Task
 from pytest_infranoise.model import TrialKey
 from pytest_infranoise.model import Verdict
+from pytest_infranoise.outcomes import MASKER
 from pytest_infranoise.outcomes import RECORD
 from pytest_infranoise.outcomes import InfraError
 from pytest_infranoise.outcomes import add_properties
@@ -122,6 +122,7 @@ def _load(metafunc: pytest.Metafunc) -> Task:
 @pytest.fixture
 def infranoise_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """The container of a test that is marked with infranoise(image=..., cpus=..., memory=...)."""
+    from pytest_infranoise.agents.secrets import masker_for
     from pytest_infranoise.resource_configs import make_trial
     from pytest_infranoise.trials.function import FunctionTrial
 
@@ -132,6 +133,7 @@ def infranoise_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     reason = process.stopped(spec.task)
     if reason is not None:
         pytest.skip(f"not run: {reason}")
+    item.stash[MASKER] = masker_for(None, spec.agent, spec.task)
     backend: Backend = request.getfixturevalue("infranoise_backend")
     trial = FunctionTrial(
         make_trial(spec.key, spec.task, spec.config, spec.agent), trial_context(config, process, backend)
@@ -244,7 +246,7 @@ def _conclude(item: pytest.Item, trial: FunctionTrial, record: Record | None) ->
     process = item.config.stash[PROCESS]
     item.stash[RECORD] = record
     add_properties(item, record)
-    stop_without_engine(process, item.config.stash[PROCESS].backend, record)
+    process.ended(record)
     if record.verdict is not Verdict.INFRA_ERROR:
         return
     error = InfraError(record)

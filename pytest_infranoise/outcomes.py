@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 from typing import Any
 
 import pytest
@@ -12,8 +13,12 @@ from pytest_infranoise.model import FailReason
 from pytest_infranoise.model import Record
 from pytest_infranoise.model import Verdict
 
+if TYPE_CHECKING:
+    from pytest_infranoise.agents.secrets import Masker
+
 RECORD = pytest.StashKey[Record]()
 LOGS = pytest.StashKey[Path]()
+MASKER: pytest.StashKey[Masker] = pytest.StashKey()
 CATEGORY = "infra-error"
 
 
@@ -89,11 +94,23 @@ def annotate(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Test
         report.longrepr = printable(str(error))
     if isinstance(error, ConfigErrorReport):
         report.infranoise_config_error = True  # type: ignore[attr-defined]
+    _mask(item, report)
     record = item.stash.get(RECORD, None)
     infra_error = record is not None and record.verdict is Verdict.INFRA_ERROR
     # A marked function's infra-error may show only in its call.
     if record is not None and (report.when == "call" or (infra_error and report.when == "setup")):
         attach(report, record)
+
+
+def _mask(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Keep secrets out of what pytest itself wrote down: tracebacks and captured output of a test's own code."""
+    masker = item.stash.get(MASKER, None)
+    if not masker or not (report.longrepr or report.sections):
+        return
+    report.sections = [(name, masker.text(content)) for name, content in report.sections]
+    text = str(report.longrepr)
+    if report.longrepr and not isinstance(report.longrepr, tuple) and masker.text(text) != text:
+        report.longrepr = masker.text(text)
 
 
 def attach(report: pytest.TestReport, record: Record) -> None:

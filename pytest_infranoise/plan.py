@@ -54,6 +54,7 @@ class PlannedTask:
     build: str | None
     pull: str
     build_timeout: float | None = None  # seconds
+    network: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ def make_plan(session: pytest.Session) -> Plan:
         skipped={task.name: task.unsupported for task in loaded if task.unsupported},
         broken=len(found) - len(loaded),
         problems=tuple(dict.fromkeys(problems)),
-        notes=_storage_notes(list(specs.values())),
+        notes=(*_storage_notes(list(specs.values())), *_short_secrets(list(specs.values()))),
     )
 
 
@@ -181,6 +182,18 @@ def _storage_notes(specs: Sequence[TrialSpec]) -> tuple[str, ...]:
     return (f"storage limits of {len(limited)} {'task' if len(limited) == 1 else 'tasks'} are not enforced",)
 
 
+def _short_secrets(specs: Sequence[TrialSpec]) -> tuple[str, ...]:
+    from pytest_infranoise.agents.secrets import SHORTEST
+    from pytest_infranoise.agents.secrets import unmaskable
+
+    pairs = {(spec.agent.name, spec.task.name): spec for spec in specs if spec.task.unsupported is None}
+    names = sorted({name for spec in pairs.values() for name in unmaskable(spec.agent, spec.task)})
+    if not names:
+        return ()
+    values = f"the {'value' if len(names) == 1 else 'values'} of {', '.join(names)}"
+    return (f"{values} can stand in logs and records: under {SHORTEST} characters nothing is masked",)
+
+
 def _tasks(specs: Sequence[TrialSpec]) -> tuple[PlannedTask, ...]:
     tasks = {spec.task.name: spec.task for spec in specs if spec.task.unsupported is None}
     return tuple(
@@ -191,6 +204,7 @@ def _tasks(specs: Sequence[TrialSpec]) -> tuple[PlannedTask, ...]:
             build=str(task.build) if task.build else None,
             pull=task.pull,
             build_timeout=task.build_timeout,
+            network=task.network,
         )
         for task in tasks.values()
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from dataclasses import asdict
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 
@@ -25,6 +27,7 @@ from pytest_infranoise.host import Ledger
 from pytest_infranoise.host import boot_id
 from pytest_infranoise.host import capacity
 from pytest_infranoise.host_limits import limits_around
+from pytest_infranoise.model import Record
 from pytest_infranoise.model import Task
 from pytest_infranoise.plan import Plan
 from pytest_infranoise.plan import PlannedTask
@@ -34,17 +37,22 @@ from pytest_infranoise.sandboxes.engine import engine_address
 from pytest_infranoise.sandboxes.protocol import Backend
 from pytest_infranoise.sandboxes.protocol import ConfigError
 from pytest_infranoise.sandboxes.protocol import EngineInfo
+from pytest_infranoise.sandboxes.protocol import ImagePullError
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.scheduler.budget import Admit
 from pytest_infranoise.settings_schedule import DEFAULT_SCHEDULE
 from pytest_infranoise.settings_schedule import ScheduleSettings
 from pytest_infranoise.units import format_memory
 
+if TYPE_CHECKING:
+    from pytest_infranoise.sandboxes.docker import DockerBackend
+
 RUN_LABEL = "infranoise.run"
 HOST_LABEL = "infranoise.host"
 BOOT_LABEL = "infranoise.boot"
 _PARALLEL_IMAGES = 4
 _NAMED = 3
+_RATE_LIMITED = re.compile(r"toomanyrequests|429 Too Many|HAP429", re.IGNORECASE)
 _SHOWN = 300  # characters of an error; all of it comes with the task's first trial
 
 
@@ -96,6 +104,16 @@ class Prepared:
         error = self.image_errors[task.name]
         kinds = {kind.__name__: kind for kind in _subclasses(SandboxError)}
         raise kinds[error["kind"]](error["call"], error["text"], error["status"])
+
+    def image_now(self, task: Task, backend: Backend) -> str:
+        """Return the image id of a task, asking the engine once more for one that could not be had before.
+
+        Raises:
+            SandboxError: it still cannot.
+        """
+        if task.name in self.images:
+            return self.images[task.name]
+        return backend.image(task.image, task.build, task.pull, seconds=task.build_timeout)
 
 
 def _subclasses(kind: type[SandboxError]) -> Iterable[type[SandboxError]]:
@@ -153,17 +171,34 @@ class _Place(NamedTuple):
     build: str | None
     pull: str
 
-    def get(self, backend: Backend, seconds: float | None, progress: Progress, name: str) -> tuple[str, str]:
-        """Return an image's id, and what had to be done for it: "pulling", "building" or nothing."""
+    @property
+    def registry(self) -> str:
+        """Where the image is pulled from."""
+        first, slash, _ = (self.image or "").partition("/")
+        return first if slash and (first == "localhost" or set(first) & {".", ":"}) else "docker.io"
+
+    def get(
+        self, backend: Backend, seconds: float | None, progress: Progress, name: str, busy: set[str]
+    ) -> tuple[str, str]:
+        """Return an image's id, and what had to be done for it: "pulling", "building" or nothing.
+
+        Registries that limit their rate are added to ``busy``, and not asked again: each try would count as well.
+        """
         did = [""]
 
         def working(what: str) -> None:
+            if what == "pulling" and self.registry in busy:
+                raise ImagePullError("pull", f"not tried: {self.registry} limits its rate (429); run again later")
             did.append(what)
             progress.begins(f"{what} {name}")
 
         try:
             build = Path(self.build) if self.build else None
             found = backend.image(self.image, build, self.pull, seconds=seconds, working=working)
+        except ImagePullError as error:
+            if _RATE_LIMITED.search(error.text):
+                busy.add(self.registry)
+            raise
         finally:
             progress.ends(f"{did[-1]} {name}")
         return found, did[-1]
@@ -179,11 +214,14 @@ def _images(
     images: dict[str, str] = {}
     errors: dict[str, dict[str, Any]] = {}
     work: Counter[str] = Counter()
+    busy: set[str] = set()
     progress = Progress(say, "images", len(wanted))
     pool = ThreadPoolExecutor(_PARALLEL_IMAGES, "infranoise-images")
     try:
         futures = {
-            pool.submit(place.get, backend, _seconds(sharing), progress, place.image or sharing[0].name): place
+            pool.submit(
+                place.get, backend, _seconds(sharing), progress, place.image or sharing[0].name, busy
+            ): place
             for place, sharing in wanted.items()
         }
         for place, future in as_completed(futures, progress):
@@ -250,6 +288,22 @@ def _is_ours(labels: Mapping[str, str], place: str) -> bool:
     host = labels.get(HOST_LABEL, "")
     earlier_boot = labels.get(BOOT_LABEL) not in (None, "", boot_id())
     return host == place or (earlier_boot and host.partition("#")[0] == platform.node())
+
+
+def isolation(plan: Plan, backend: DockerBackend) -> dict[str, Any]:
+    """Return what containers are kept from, for ``run.json``; makes the run's network where a task has one."""
+    if not any(task.network for task in plan.tasks):
+        return {"network": False}
+    try:
+        return {"network": True, **backend.isolation().to_json()}
+    except SandboxError as error:  # told by every trial that needs the network
+        return {"network": True, "why": f"no network could be made: {error.text}"}
+
+
+def privileges(records: Iterable[Record]) -> list[Any]:
+    """Return what the containers of these records were allowed, as read back: one entry, unless they differ."""
+    found = (record.details["privileges"] for record in records if "privileges" in record.details)
+    return list({json.dumps(entry, sort_keys=True): entry for entry in found}.values())
 
 
 def enforcement(engine: EngineInfo, limit: Capacity, admit: Admit = "floor") -> str:

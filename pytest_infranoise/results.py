@@ -339,8 +339,10 @@ class TaskCoverage:
 class Analysis:
     """A run, judged.
 
-    ``unplanned`` counts records of trials that the plan does not have: they enter nothing. ``specs`` are the tasks'
-    recommended memory in bytes, where records tell. ``interactions`` has each pair of agents with each config.
+    ``retries`` counts later attempts at trials that have a first one, ``retries_passed`` those that passed; neither
+    enters a rate. ``unplanned`` counts records of trials that the plan does not have: they enter nothing. ``specs``
+    are the tasks' recommended memory in bytes, where records tell. ``interactions`` has each pair of agents with
+    each config.
     """
 
     run: str
@@ -361,6 +363,7 @@ class Analysis:
     design: Design
     specs: Mapping[str, int]
     interactions: tuple[Interaction, ...]
+    retries_passed: int = 0
 
     @property
     def missing(self) -> int:

@@ -26,6 +26,10 @@ from pytest_infranoise.config_grammar import describe_config
 from pytest_infranoise.config_grammar import parse_configs
 from pytest_infranoise.model import AgentChoice
 from pytest_infranoise.model import ResourceConfig
+from pytest_infranoise.policies import DEFAULT_POLICIES
+from pytest_infranoise.policies import Policies
+from pytest_infranoise.policies import add_policy_options
+from pytest_infranoise.policies import read_policies
 from pytest_infranoise.results import Design
 from pytest_infranoise.settings_design import DESIGN
 from pytest_infranoise.settings_design import add_design_options
@@ -82,6 +86,7 @@ class Settings:
     design: Design = DESIGN
     baseline_name: str = ""
     schedule: ScheduleSettings = DEFAULT_SCHEDULE
+    policies: Policies = DEFAULT_POLICIES
 
     @property
     def baseline(self) -> ResourceConfig:
@@ -151,6 +156,7 @@ def add_options(parser: pytest.Parser) -> None:
         "tasks that fail this: their trials are not run, and the exit status is 20.",
     )
     add_design_options(group, parser)
+    add_policy_options(parser, group)
     parser.addini("infranoise_resource_config", "resource configs (see --resource-config)", type="args", default=[])
     parser.addini("infranoise_samples", "trials per task and config", type="int", default=None)
     parser.addini("infranoise_agent", "agents (see --infranoise-agent)", type="linelist", default=[])
@@ -188,6 +194,7 @@ def _settings(config: pytest.Config, seed: int | None, file: SettingsFile) -> Se
     design, design_errors = read_design(config, file)
     baseline, baseline_errors = _baseline(config, file, configs, known=not config_errors)
     schedule, schedule_errors = read_schedule(config, toml)
+    policies, policy_errors = read_policies(config, toml, file.path)
     settings = Settings(
         configs=configs,
         samples=scalar(config, "samples", int, toml.get("samples", 3)),
@@ -208,10 +215,11 @@ def _settings(config: pytest.Config, seed: int | None, file: SettingsFile) -> Se
         design=design,
         baseline_name=baseline,
         schedule=schedule,
+        policies=policies,
     )
     settings, range_errors = _in_range(config, settings)
     design_errors += baseline_errors
-    own_errors = (*config_errors, *agent_errors, *range_errors, *design_errors, *schedule_errors)
+    own_errors = (*config_errors, *agent_errors, *range_errors, *design_errors, *schedule_errors, *policy_errors)
     later = (*file.errors, *own_errors, *_same_ids(settings))
     gate_errors = _gate_errors(settings, [] if later else [resources.name for resources in settings.configs])
     if gate_errors and option.infranoise_gate:

@@ -19,6 +19,7 @@ from typing import Any
 from pytest_infranoise.config_grammar import parse_configs
 from pytest_infranoise.config_tables import configs_of_tables
 from pytest_infranoise.model import ResourceConfig
+from pytest_infranoise.policies import TOML_KEYS as POLICY_KEYS
 from pytest_infranoise.settings_design import design_errors
 from pytest_infranoise.settings_schedule import CHOICES
 from pytest_infranoise.tasks.defaults import parse_cpus
@@ -43,6 +44,7 @@ TOML_KEYS = (
     "samples",
     "seed",
     "target",
+    *POLICY_KEYS,
 )
 AGENT_KEYS = ("kind", "command", "model", "env")
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_infranoise.config_grammar import parse_config
 from pytest_infranoise.config_grammar import parse_configs
+from pytest_infranoise.policies import Policies
 from pytest_infranoise.settings import read_settings
 from pytest_infranoise.settings_file import SettingsFile
 from pytest_infranoise.settings_file import read_settings_file
@@ -62,6 +63,10 @@ def plain_test(pytester: pytest.Pytester) -> None:
         (["--infranoise-gate", "missing <= 0", "--sw-skip"], "*gates are refused with --sw-skip*"),
         (["--infranoise-gate", "missing <= 0", "--sw-reset"], "*gates are refused with --sw-reset*"),
         (["-o", "infranoise_samples=many"], "*ini value infranoise_samples is not a number: *'many'*"),
+        (["--infranoise-retries", "11"], "*--infranoise-retries: '11' is not a whole number from 0 to 10*"),
+        (["--infranoise-memory-reserve", "lots"], "*--infranoise-memory-reserve: 'lots' is no amount of memory*"),
+        (["--infranoise-memory-reserve", "100%"], "*--infranoise-memory-reserve: '100%' is not above 0 %*"),
+        (["-o", "infranoise_retries=some"], "*ini value infranoise_retries: *"),
         (["--resource-config", "ram:memory=5x,1x"], "*'1x' sets none of memory, cpus, time; repeat the option*"),
     ],
 )
@@ -433,3 +438,73 @@ def test_any_multiple_is_one_config_with_a_canonical_name(factor: float) -> None
 def test_anything_else_is_refused_with_the_grammar(text: str) -> None:
     with pytest.raises(ValueError, match="resource config"):
         parse_configs([f"no{text}"])
+
+
+@pytest.mark.parametrize(
+    ("toml", "arguments", "policies"),
+    [
+        ("", [], Policies()),
+        ("", ["--infranoise-oom-child", "fail", "--infranoise-oom-mode", "group"], Policies("fail", "group")),
+        (
+            "",
+            ["--infranoise-retries", "2", "--infranoise-memory-reserve", "1G"],
+            Policies(retries=2, memory_reserve=1024**3),
+        ),
+        (
+            "",
+            ["-o", "infranoise_retries=2", "-o", "infranoise_memory_reserve=2.5%"],
+            Policies(retries=2, memory_reserve=0.025),
+        ),
+        ("", ["-o", "infranoise_oom_child=fail", "-o", "infranoise_oom_mode=group"], Policies("fail", "group")),
+        (
+            "oom-child = 'fail'\nretries = 3\nmemory-reserve = 0\noom-mode = 'group'",
+            [],
+            Policies("fail", "group", 3, 0),
+        ),
+        ("retries = 3", ["-o", "infranoise_retries=0"], Policies(retries=0)),
+        ("retries = 3", ["-o", "infranoise_retries=0", "--infranoise-retries", "1"], Policies(retries=1)),
+    ],
+)
+def test_policies_are_taken_from_the_nearest_place(
+    pytester: pytest.Pytester, toml: str, arguments: list[str], policies: Policies
+) -> None:
+    suite(pytester, f"agent = 'nop'\n{toml}")
+    config = pytester.parseconfig("tasks", *arguments)
+
+    settings = read_settings(config)
+
+    assert settings.policies == policies
+    assert settings.toml_errors == ()
+
+
+@pytest.mark.parametrize(
+    ("toml", "arguments", "message"),
+    [
+        ("oom-child = 'ignore'", [], "*infranoise.toml: oom-child: 'ignore' is neither infra nor fail"),
+        ("retries = true", [], "*infranoise.toml: retries: 'True' is not a whole number from 0 to 10"),
+        (
+            "",
+            ["-o", "infranoise_oom_mode=both"],
+            "*ini value infranoise_oom_mode: 'both' is neither single nor group",
+        ),
+    ],
+)
+def test_a_wrong_policy_that_was_not_typed_concerns_only_trials(
+    pytester: pytest.Pytester, toml: str, arguments: list[str], message: str
+) -> None:
+    suite(pytester, f"agent = 'nop'\n{toml}")
+    ordinary = "test_a_wrong_policy_that_was_not_typed_concerns_only_trials.py"
+
+    pytester.runpytest_subprocess(ordinary, *arguments).assert_outcomes(passed=1)
+    result = pytester.runpytest_subprocess("tasks", "--co", *arguments)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+
+
+@given(st.integers(2**20, 2**45))
+def test_the_reserve_is_a_small_share_by_default_and_what_was_asked_otherwise(memory: int) -> None:
+    assert Policies().reserve_of(memory) == min(int(memory * 0.05), 500 * 1024**2)
+    assert Policies(memory_reserve=0).reserve_of(memory) == 0
+    assert Policies(memory_reserve=7).reserve_of(memory) == 7
+    assert Policies(memory_reserve=0.5).reserve_of(memory) == memory // 2

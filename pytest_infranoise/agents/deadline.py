@@ -30,9 +30,9 @@ class DeadlineSandbox:
 
     What it saw is kept also when the caller swallows it: ``expired`` once a call met the deadline, ``trouble``
     the first failed call that is not the caller's own mistake, ``lost`` and ``unstarted`` the first command
-    whose end is not known or that never ran. Commands write to ``log`` unless they are given a file of their
-    own, and run in ``workdir`` and as ``user`` unless they are given others. ``saw`` is told of every command
-    that was run to its end, with the time when it began.
+    whose end is not known or that never ran. ``cut`` says that the phase was ended for another reason. Commands
+    write to ``log`` unless they are given a file of their own, and run in ``workdir`` and as ``user`` unless they
+    are given others. ``saw`` is told of every command that was run to its end, with the time when it began.
     """
 
     saw: Callable[[Sequence[str], float, ExecResult], None] | None = None
@@ -47,22 +47,27 @@ class DeadlineSandbox:
         self.trouble: SandboxError | None = None
         self.lost: str | None = None
         self.unstarted = False
+        self.cut = False
         self._sandbox = sandbox
         self._log = log
         self._deadline = time.monotonic() + seconds
 
     def remaining(self) -> float:
         """Return the seconds that are left, never below 0."""
-        return max(0.0, self._deadline - time.monotonic())
+        return 0.0 if self.cut else max(0.0, self._deadline - time.monotonic())
 
     def restart(self, seconds: float) -> None:
         """Give the phase its time from now on; what was seen so far is kept."""
         self.seconds = seconds
         self._deadline = time.monotonic() + seconds
 
+    def cut_off(self) -> None:
+        """End the phase's time now, for another reason than its deadline; from any thread."""
+        self.cut = True
+
     def expire(self) -> DeadlineExceeded:
         """Note that the deadline was met, and return what to raise."""
-        self.expired = True
+        self.expired = not self.cut
         self._deadline = time.monotonic()
         return DeadlineExceeded(f"the phase's {self.seconds:g} s are over")
 

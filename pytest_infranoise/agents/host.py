@@ -36,6 +36,7 @@ from pytest_infranoise.sandboxes.protocol import Sandbox
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.sandboxes.protocol import SandboxState
 
+_SLICE = 0.2  # seconds between looks whether the phase still has time
 _CALLS = frozenset(
     {"exec", "upload", "write", "read", "kill_processes", "counters", "limits", "identity", "state", "remove"}
 )
@@ -118,7 +119,7 @@ class HostedAgent:
         calls = self._calls or self._start(sandbox)
         try:
             calls.send(request)
-            while calls.poll(sandbox.remaining()):
+            while _arrived(calls, sandbox):
                 kind, *content = calls.recv()
                 if kind == "done":
                     return content[0]
@@ -138,6 +139,14 @@ class HostedAgent:
             return None
         self._process.join(1)
         return self._process.exitcode
+
+
+def _arrived(calls: Connection, sandbox: DeadlineSandbox) -> bool:
+    """Wait for a message until time is over, which may come sooner than it seemed; whether there is one."""
+    while left := sandbox.remaining():
+        if calls.poll(min(left, _SLICE)):
+            return True
+    return calls.poll()
 
 
 def _serve(sandbox: DeadlineSandbox, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

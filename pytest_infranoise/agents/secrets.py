@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
+from pytest_infranoise.model import AgentChoice
+from pytest_infranoise.model import Task
+from pytest_infranoise.tasks.host_environment import host_variables
+
 MASK = "***"
-_SHORTEST = 4  # characters; masking every "1" would hide more than it protects
+_ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\"}
+_ESCAPE = re.compile(r"\\([abfnrtv\\])")  # what a plain shell's echo makes something else of
+SHORTEST = 4  # characters; masking every "1" would hide more than it protects
 
 
 class Masker:
     """Replaces secrets in texts, in bytes and anywhere in a JSON value.
 
-    Masked are the values and the longer lines of values that have several (keys). What a process makes of a
-    secret (its base64 form, its length) is not known here, so it is not masked.
+    Masked are the values, the longer lines of values that have several (keys), and the forms that values take by
+    themselves: on one line, and as JSON, tracebacks and shells write them. What a process makes of a secret (its
+    base64 form, its length) is not known here, so it is not masked.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        found = {part for secret in secrets for part in (secret, secret.strip(), *_lines(secret))}
+        found = {form for secret in secrets for form in _forms(str(secret))}
         # Longest first: a secret that holds another one must not be left in halves.
         self._secrets = sorted(
-            (part for part in found if len(part) >= _SHORTEST), key=lambda part: (-len(part), part)
+            (form for form in found if len(form) >= SHORTEST), key=lambda form: (-len(form), form)
         )
 
     def __bool__(self) -> bool:
@@ -31,6 +42,10 @@ class Masker:
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         return text
+
+    def cut_text(self, text: str) -> str:
+        """Return a text that was cut off at its end without the secrets and without the beginning of one there."""
+        return self.data(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def data(self, data: bytes) -> bytes:
         """Return bytes without the secrets, and without the beginning of one that was cut off at the end.
@@ -57,13 +72,39 @@ class Masker:
         return value
 
 
-def _lines(secret: str) -> list[str]:
+def masker_for(agent: object, choice: AgentChoice, task: Task) -> Masker:
+    """Return what keeps out everything that an agent and a task were given from this machine's environment."""
+    variables = {*_passed(choice), *host_variables(task)}
+    values = [os.environ[name] for name in sorted(variables) if name in os.environ]
+    return Masker((*getattr(agent, "secrets", ()), *values))
+
+
+def unmaskable(choice: AgentChoice, task: Task) -> Iterator[str]:
+    """Yield the names of variables whose values are too short to be masked."""
+    for name in sorted({*_passed(choice), *host_variables(task)}):
+        if 0 < len(os.environ.get(name, "").strip()) < SHORTEST:
+            yield name
+
+
+def _passed(choice: AgentChoice) -> tuple[str, ...]:
+    return tuple(choice.options.get("env", ()))
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """Yield a secret as it is, and as it looks on one line, in tracebacks, in JSON, in a shell (quoted, echoed)."""
     lines = [line.strip() for line in secret.splitlines()]
-    return [line for line in lines if len(line) >= 2 * _SHORTEST]
+    for form in (secret, secret.strip(), *(line for line in lines if len(line) >= 2 * SHORTEST)):
+        yield form
+        yield " ".join(form.split())
+        yield repr(form)[1:-1]
+        yield form.replace("'", "'\\''")
+        yield _ESCAPE.sub(lambda match: _ESCAPED[match[1]], form).strip()
+        for ascii_only in (True, False):
+            yield json.dumps(form, ensure_ascii=ascii_only)[1:-1]
 
 
 def _without_cut(data: bytes, secret: bytes) -> bytes:
-    for length in range(len(secret) - 1, _SHORTEST - 1, -1):
+    for length in range(len(secret) - 1, SHORTEST - 1, -1):
         if data.endswith(secret[:length]):
             return data[:-length] + MASK.encode()
     return data

@@ -33,6 +33,7 @@ from pytest_infranoise.findings import Interaction
 from pytest_infranoise.journal import Run
 from pytest_infranoise.model import Record
 from pytest_infranoise.model import TrialKey
+from pytest_infranoise.model import Verdict
 from pytest_infranoise.results import AgentResult
 from pytest_infranoise.results import Analysis
 from pytest_infranoise.results import Cell
@@ -85,7 +86,8 @@ def analyse(run: Run) -> Analysis:
         recorded=len(records),
         unfinished=sum(started.key in planned for started in run.unfinished),
         damaged=run.damaged,
-        retries=len(run.retries),
+        retries=sum(record.key in planned for record in run.retries),
+        retries_passed=sum(record.key in planned and record.verdict is Verdict.PASS for record in run.retries),
         unplanned=len(run.records) - len(records),
         cut_short=meta.get("cut_short") or _not_ended(meta),
         pass_threshold=float(meta.get("pass_threshold", 1.0)),

@@ -22,6 +22,7 @@ from pytest_infranoise.reports.conclusions import drift_lines
 from pytest_infranoise.reports.conclusions import movers_lines
 from pytest_infranoise.reports.conclusions import ranking_lines
 from pytest_infranoise.reports.conclusions import trend_lines
+from pytest_infranoise.reports.notes import run_notes
 from pytest_infranoise.reports.tables import causes
 from pytest_infranoise.reports.tables import flips
 from pytest_infranoise.reports.tables import main_notes
@@ -99,7 +100,7 @@ def _head(analysis: Analysis, width: int) -> list[str]:
         lines += wrap(f"not an estimate: {analysis.cut_short}", width)
     if analysis.meta.get("configs"):
         lines += wrap(_limits(analysis.meta["configs"]), width)
-    for note in analysis.meta.get("config_notes", ()):
+    for note in (*run_notes(analysis.meta), *analysis.meta.get("config_notes", ())):
         lines += wrap(note, width)
     if analysis.recorded:
         lines += wrap(_what_numbers_cover(analysis), width)
@@ -219,7 +220,8 @@ def _notes(analysis: Analysis) -> Iterator[str]:
     if analysis.unplanned:
         yield f"{plural(analysis.unplanned, 'record')} of trials that were not planned: counted nowhere"
     if analysis.retries:
-        yield f"{plural(analysis.retries, 'retry record')}: shown nowhere above, rates are of first attempts"
+        passed = f"retries: {analysis.retries_passed} of {plural(analysis.retries, 'later attempt')} passed"
+        yield f"{passed}; rates are of first attempts"
     results = [result for agent in analysis.agents for result in agent.configs]
     unknown = sum(result.causes.get(Cause.UNKNOWN, 0) for result in results)
     if unknown > MOST_UNKNOWN * analysis.recorded:

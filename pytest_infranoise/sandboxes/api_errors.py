@@ -99,6 +99,8 @@ RULES: tuple[Rule, ...] = (
     _rule("create", "500", r"cannot mkdir: .* is not a directory", ConfigError),
     _rule("create", "400", r"", ConfigError),
     _rule("start", "400 500", OUT_OF_MEMORY_AT_START.pattern, EnvStartError),
+    # The container runtime itself failed; the engine calls that a 400 when its words happen to name a file.
+    _rule("start", "400 500", r"unable to retrieve OCI runtime error|\S+ did not terminate su", EnvStartError),
     _rule(
         "start",
         "400 500",

@@ -22,6 +22,8 @@ from pytest_infranoise.sandboxes.engine import Engine
 from pytest_infranoise.sandboxes.events import EventStream
 from pytest_infranoise.sandboxes.execs import Command
 from pytest_infranoise.sandboxes.execs import Execution
+from pytest_infranoise.sandboxes.privileges import read_privileges
+from pytest_infranoise.sandboxes.privileges import stated_privileges
 from pytest_infranoise.sandboxes.protocol import Change
 from pytest_infranoise.sandboxes.protocol import ContainerLost
 from pytest_infranoise.sandboxes.protocol import Counters
@@ -52,9 +54,9 @@ _KILL_SECONDS = 2.0  # for killing from outside; one that has used up its CPU qu
 class DockerSandbox:
     """A container that the backend has created and started.
 
-    Beside the protocol: ``name``, ``last_counters``, ``sampled_anonymous_peak``, ``reset_peak``, ``full_disks``,
-    ``host_facts`` and what ``Inspectable`` has. ``root`` is the engine's data root, empty where that is on another
-    machine.
+    Beside the protocol: ``name``, ``on_this_machine``, ``privileges``, ``last_counters``,
+    ``sampled_anonymous_peak``, ``reset_peak``, ``full_disks``, ``host_facts`` and what ``Inspectable`` has.
+    ``root`` is the engine's data root, empty where that is on another machine.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class DockerSandbox:
         pid = int(inspected["State"]["Pid"])
         self._host = cgroups.locate(pid, self._id)
         self._init = processes.look(pid) if self._host else None
+        self._stated = stated_privileges(inspected.get("HostConfig") or {})
         self._files: cgroups.Files = self._host or cgroups.ContainerFiles(cgroup_version, self._print_files)
 
     @property
@@ -94,6 +97,16 @@ class DockerSandbox:
     def holder_is_init(self) -> bool:
         """Whether our trapping shell really is PID 1, so that nothing inside can end the container."""
         return self._holder == 1
+
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether its counters are read from this machine's files, which costs the container nothing."""
+        return self._host is not None
+
+    def privileges(self) -> dict[str, Any]:
+        """Return what its processes are allowed: capabilities, seccomp, new privileges."""
+        read = read_privileges(self._init.pid) if self._init is not None else None
+        return read or self._stated
 
     def exec(
         self,

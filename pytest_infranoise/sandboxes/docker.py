@@ -23,10 +23,13 @@ from pytest_infranoise.sandboxes.container import remove_container
 from pytest_infranoise.sandboxes.engine import Engine
 from pytest_infranoise.sandboxes.events import EventStream
 from pytest_infranoise.sandboxes.images import Images
+from pytest_infranoise.sandboxes.isolation import Isolation
+from pytest_infranoise.sandboxes.isolation import release
 from pytest_infranoise.sandboxes.limits import check_limits
 from pytest_infranoise.sandboxes.limits import host_options
 from pytest_infranoise.sandboxes.limits import limit_warnings
 from pytest_infranoise.sandboxes.limits import unsupported_limits
+from pytest_infranoise.sandboxes.networks import Network
 from pytest_infranoise.sandboxes.networks import ensure_network
 from pytest_infranoise.sandboxes.protocol import ConfigError
 from pytest_infranoise.sandboxes.protocol import EnforcementError
@@ -71,7 +74,7 @@ class DockerBackend:
         self._events = EventStream(self._engine, f"{BACKEND_LABEL}={self._mark}")
         self._info: EngineInfo | None = None
         self._swapless = False
-        self._network: str | None = None
+        self._network: Network | None = None
 
     def info(self) -> EngineInfo:
         """Return what the engine is, and which limits it cannot enforce.
@@ -97,6 +100,7 @@ class DockerBackend:
             runc=_commit(found, "RuncCommit"),
             security=tuple(found.get("SecurityOptions") or ()),
             root=str(found.get("DockerRootDir") or "") if self._runs_here(found) else "",
+            here=self._runs_here(found),
         )
         return self._info
 
@@ -138,6 +142,17 @@ class DockerBackend:
 
     def ensure_network(self) -> str:
         """Return the id of this run's network, made by whichever process comes first."""
+        return self._ensure_network().id
+
+    def isolation(self) -> Isolation:
+        """Return what containers with a network are kept from; this run's network is made if need be.
+
+        Raises:
+            NetworkSetupError: it cannot be made.
+        """
+        return self._ensure_network().isolation
+
+    def _ensure_network(self) -> Network:
         if self._network is None:
             self._network = ensure_network(self._engine, f"infranoise-{self.run}", (RUN_LABEL, self.run))
         return self._network
@@ -229,7 +244,10 @@ class DockerBackend:
             if f'"{SHELL}"' in error.text:
                 told += f" (an image needs {SHELL}, and an entry point that runs the command it is given)"
             return ConfigError("start", told, error.status)
-        killed, log = self._end_of(container)
+        ending = self._end_of(container)
+        if ending is None:
+            return EnvStartError("start", f"{told}; it cannot be looked at any more", error.status)
+        killed, log = ending
         if killed or OUT_OF_MEMORY_AT_START.search(error.text):
             told += f"; it ran out of memory under its ceiling of {ceiling} bytes"
             return (ConfigError if tight else EnvStartError)("start", told, error.status)
@@ -238,14 +256,17 @@ class DockerBackend:
             return ConfigError("start", told)
         return EnvStartError("start", told, error.status)
 
-    def _end_of(self, container: str) -> tuple[bool, str]:
-        """Return whether a container was killed (for memory: nobody else had the time), and its last words."""
+    def _end_of(self, container: str) -> tuple[bool, str] | None:
+        """Return whether a container was killed (for memory: nobody else had the time), and its last words.
+
+        None when it is gone: who removes a container may have ended it too, so nothing follows from its end.
+        """
         try:
             with engine_call("inspect"):
                 state = self._engine.client.inspect_container(container)["State"]
                 log = self._engine.client.logs(container, tail=_LOG_LINES)
         except SandboxError:
-            return False, ""
+            return None
         killed = bool(state["OOMKilled"]) or state["ExitCode"] == 137
         return killed, log.decode(errors="replace").strip()
 
@@ -292,13 +313,16 @@ class DockerBackend:
         return len(gone)
 
     def _remove_network(self, network: str) -> bool:
-        if network == self._network:
+        if self._network is not None and network == self._network.id:
             self._network = None
         try:
             with engine_call("network"):
                 self._engine.client.remove_network(network)
         except SandboxError as error:
-            return error.status == 404
+            if error.status != 404:
+                return False
+        if self._engine.on_unix_socket:
+            release(network)
         return True
 
     def close(self) -> None:

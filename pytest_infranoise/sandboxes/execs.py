@@ -37,6 +37,8 @@ from pytest_infranoise.sandboxes.shell import WRAPPER
 OUTPUT_KEPT = 64 * 1024  # bytes of the end of the output that a result holds
 LOG_CAP = 4 * 1024**2  # bytes of output that a log file gets
 
+_LONGEST_LINE = 64 * 1024  # bytes of a line that are held back until its end comes
+
 _NOT_EXECUTABLE = 126  # exit codes
 _NOT_FOUND = 127
 _KILLED = 137
@@ -69,18 +71,31 @@ class Watch(Protocol):
 
 
 class Output:
-    """What a command writes: the last part in memory, the first part in the log file."""
+    """What a command writes: the last part in memory, the first part in the log file.
+
+    The two streams that a command writes to come in pieces of any size. They are put together line by line, so
+    that a piece of one never lands in the middle of a word of the other.
+    """
 
     def __init__(self, log: Path | None) -> None:
         self.total = 0
         self._tail = bytearray()
+        self._begun: dict[int, bytes] = {}  # the line that a stream is in the middle of
         self._log: IO[bytes] | None = None
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
             self._log = log.open("wb", buffering=0)
 
-    def add(self, data: bytes) -> None:
-        """Take the next bytes."""
+    def add(self, data: bytes, stream: int = 1) -> None:
+        """Take the next bytes of a stream."""
+        data = self._begun.pop(stream, b"") + data
+        whole, newline, rest = data.rpartition(b"\n")
+        if len(rest) < _LONGEST_LINE:
+            self._begun[stream] = rest
+            data = whole + newline
+        self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
         if self._log is not None and self.total < LOG_CAP:
             try:
                 self._log.write(data[: LOG_CAP - self.total])
@@ -95,10 +110,13 @@ class Output:
 
     def tail(self) -> bytes:
         """Return the last part."""
-        return bytes(self._tail[-OUTPUT_KEPT:])
+        return bytes(self._tail + b"".join(list(self._begun.values())))[-OUTPUT_KEPT:]
 
     def close(self) -> None:
         """Close the log file, with a note when it does not hold everything."""
+        for rest in self._begun.values():
+            self._keep(rest)
+        self._begun.clear()
         if self._log is None:
             return
         with contextlib.suppress(OSError), self._log:
@@ -137,13 +155,13 @@ class _Reader(threading.Thread):
     def _read(self, response: requests.Response) -> None:
         """Take apart the frames: a byte that tells the stream, three unused, four of length, then the data."""
         while len(header := response.raw.read(8)) == 8:
-            left = struct.unpack(">4xL", header)[0]
+            stream, left = struct.unpack(">B3xL", header)
             while left and (data := response.raw.read(min(left, OUTPUT_KEPT))):
                 left -= len(data)
                 with self._lock:
                     if self._closed:
                         return
-                    self.output.add(data)
+                    self.output.add(data, stream)
                     self.last_data = time.monotonic()
 
     def drain(self) -> None:

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from pytest_infranoise.sandboxes.api_errors import engine_call
 from pytest_infranoise.sandboxes.engine import Engine
+from pytest_infranoise.sandboxes.isolation import Isolation
+from pytest_infranoise.sandboxes.isolation import isolate
 from pytest_infranoise.sandboxes.locks import locked
 
 _LOCK_SECONDS = 120.0
 
 
-def ensure_network(engine: Engine, name: str, label: tuple[str, str]) -> str:
-    """Return the id of the network that carries a label, made if there is none.
+class Network(NamedTuple):
+    """A network of the engine's, and what its containers are kept from."""
+
+    id: str
+    isolation: Isolation
+
+
+def ensure_network(engine: Engine, name: str, label: tuple[str, str]) -> Network:
+    """Return the network that carries a label, made and isolated if there is none.
 
     Under a lock, because the engine lets two networks have one name and then refuses to use either.
     """
     key, value = label
     with locked(f"network-{name}", _LOCK_SECONDS), engine_call("network"):
-        for network in engine.client.networks(filters={"label": f"{key}={value}"}):
-            return str(network["Id"])
-        created = engine.client.create_network(
-            name,
-            driver="bridge",
-            options={"com.docker.network.bridge.enable_icc": "false"},
-            labels={key: value},
-        )
-        return str(created["Id"])
+        found = [network["Id"] for network in engine.client.networks(filters={"label": f"{key}={value}"})]
+        if not found:
+            created = engine.client.create_network(
+                name,
+                driver="bridge",
+                options={"com.docker.network.bridge.enable_icc": "false"},
+                labels={key: value},
+            )
+            found = [created["Id"]]
+        inspected = engine.client.inspect_network(found[0])
+        return Network(str(found[0]), isolate(inspected, on_this_machine=engine.on_unix_socket))

@@ -228,6 +228,7 @@ class EngineInfo:
     runc: str = ""
     security: tuple[str, ...] = ()
     root: str = ""  # the directory of its images and containers, where that is on this machine
+    here: bool = False  # whether it runs on this machine's kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,13 +52,13 @@ def unset(environment: Environment) -> Iterator[str]:
             yield f"{name}: {_not_set(value)}"
 
 
-def secret_values(task: Task) -> tuple[str, ...]:
-    """Return the values from this machine that a run of the task must not write down."""
+def host_variables(task: Task) -> tuple[str, ...]:
+    """Return the names of this machine's variables that a run of the task takes, and must not write down."""
     places: list[Mapping[str, str | HostVariable]] = [task.environment, task.verifier.environment]
     if task.solution is not None:
         places.append(task.solution.environment)
-    names = {value.name for place in places for value in place.values() if isinstance(value, HostVariable)}
-    return tuple(os.environ[name] for name in sorted(names) if name in os.environ)
+    found = {value.name for place in places for value in place.values() if isinstance(value, HostVariable)}
+    return tuple(sorted(found))
 
 
 def _not_set(value: str | HostVariable) -> str:

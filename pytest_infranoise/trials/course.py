@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from typing import Protocol
 from typing import runtime_checkable
@@ -39,11 +40,15 @@ from pytest_infranoise.sandboxes.shell import SHELL
 from pytest_infranoise.trials.evidence import KILL_PROCESSES
 from pytest_infranoise.trials.evidence import UNREAD
 from pytest_infranoise.trials.evidence import CommandFact
+from pytest_infranoise.trials.evidence import CutOff
 from pytest_infranoise.trials.evidence import Evidence
 from pytest_infranoise.trials.evidence import Intent
 from pytest_infranoise.trials.evidence import PhaseEvidence
 from pytest_infranoise.trials.evidence import Trouble
 from pytest_infranoise.trials.integrity import Witness
+from pytest_infranoise.trials.watch import Look
+from pytest_infranoise.trials.watch import kernel_kills
+from pytest_infranoise.trials.watch import watched
 
 READY_SECONDS = 20.0  # for an engine that was lost once to answer again
 _END_SECONDS = 3.0  # for the engine to learn that a container has ended whose process 1 is gone
@@ -75,11 +80,18 @@ class MachineSandbox(Protocol):
         """Return what the engine's machine says of itself."""
 
 
+def _unmasked(text: str) -> str:
+    return text
+
+
 class PhaseRun:
     """One phase while it runs: its view of the sandbox, and what it showed so far."""
 
-    def __init__(self, evidence: PhaseEvidence, box: DeadlineSandbox) -> None:
+    def __init__(
+        self, evidence: PhaseEvidence, box: DeadlineSandbox, mask: Callable[[str], str] = _unmasked
+    ) -> None:
         self.box = box
+        self._mask = mask
         self.exit_code: int | None = None
         self.last_line = ""
         self.error: str | None = None
@@ -87,6 +99,9 @@ class PhaseRun:
         self.counters: Counters | None = None
         self.unkillable = False
         self.timed_out = False
+        self.settled = False  # whether what it was for is known already
+        self.cut: CutOff | None = None
+        self.cut_intent: Intent | None = None
         self._evidence = evidence
         self._clock = time.monotonic()
         self._commands: list[CommandFact] = []
@@ -104,7 +119,7 @@ class PhaseRun:
             timed_out=result.timed_out,
             output_bytes=result.output_bytes,
             truncated=result.truncated,
-            lost=result.lost[:_MAX_LINE] if result.lost else None,
+            lost=self._mask(result.lost)[:_MAX_LINE] if result.lost else None,
         )
         self._commands_in_all += 1
         if len(self._commands) == 2 * _MAX_COMMANDS:
@@ -114,7 +129,7 @@ class PhaseRun:
     def take(self, result: ExecResult) -> None:
         """Note how the phase's command ended."""
         self.exit_code = result.exit_code
-        lines = result.output[-4 * _MAX_LINE :].decode("utf-8", "replace").split("\n")
+        lines = self._mask(result.output.decode("utf-8", "replace")).split("\n")
         self.last_line = next((line.strip()[:_MAX_LINE] for line in reversed(lines) if line.strip()), "")
 
     def note(self, error: SandboxError) -> None:
@@ -145,7 +160,8 @@ class PhaseRun:
 
     def check_time(self) -> bool:
         """Note whether the deadline has passed, which is asked when the phase's work is over."""
-        self.timed_out = self.timed_out or self.box.expired or not self.box.remaining()
+        if self.cut is None:
+            self.timed_out = self.timed_out or self.box.expired or not self.box.remaining()
         return self.timed_out
 
     def restart(self, seconds: float) -> None:
@@ -157,6 +173,7 @@ class PhaseRun:
         """Return what the phase showed so far."""
         trouble = self.trouble or self.box.trouble
         seconds = time.monotonic() - self._clock
+        told = None if trouble is None else Trouble.of(trouble, self._mask)
         return replace(
             self._evidence,
             seconds=round(seconds, 3),
@@ -166,11 +183,12 @@ class PhaseRun:
             exit_code=self.exit_code,
             exec_started=not self.box.unstarted,
             exec_lost=self.box.lost,
-            timed_out=self.timed_out or self.box.expired,
+            timed_out=self.cut is None and (self.timed_out or self.box.expired),
+            cut_off=self.cut,
             unkillable=self.unkillable,
             error=self.error,
             last_line=self.last_line,
-            trouble=Trouble.of(trouble) if trouble else None,
+            trouble=told,
         )
 
 
@@ -182,6 +200,9 @@ class Course:
         log: gives the log of a phase.
         ceiling: the memory ceiling as asked for, in bytes; None when uncapped.
         intended: writes down, where it outlives this process, what is about to be done to the container.
+        mask: takes secrets out of a text, which has to be done before anything is cut off it.
+        oom_group: whether the first kernel kill for memory ends the trial.
+        guard: gives what else may end a phase while it runs.
     """
 
     def __init__(
@@ -190,6 +211,10 @@ class Course:
         log: Callable[[Phase], PhaseLog],
         ceiling: int | None,
         intended: Callable[[Intent], None] = lambda intent: None,
+        *,
+        mask: Callable[[str], str] = _unmasked,
+        oom_group: bool = False,
+        guard: Callable[[Sandbox], Look] | None = None,
     ) -> None:
         self.evidence = Evidence()
         self.sandbox: Sandbox | None = None
@@ -205,6 +230,10 @@ class Course:
         self._intended = intended
         self._host = HostFacts()
         self._disks_full: tuple[str, ...] = ()
+        self._mask = mask
+        self._oom_group = oom_group
+        self._guard = guard
+        self._looks: list[Look] = []
 
     @contextmanager
     def start(self) -> Iterator[None]:
@@ -216,7 +245,7 @@ class Course:
         try:
             yield
         except SandboxError as error:
-            trouble = Trouble.of(error)
+            trouble = Trouble.of(error, self._mask)
             if isinstance(error, EngineLost):
                 self._ask_engine()
             elif self.sandbox is not None:
@@ -234,6 +263,9 @@ class Course:
         if isinstance(sandbox, MachineSandbox):
             self._host = sandbox.host_facts()
             self._disks_full = sandbox.full_disks()
+        self._looks = [kernel_kills(sandbox)] if self._oom_group else []
+        if self._guard is not None:
+            self._looks.append(self._guard(sandbox))
 
     @contextmanager
     def phase(self, phase: Phase, seconds: float, workdir: str | None = None) -> Iterator[PhaseRun]:
@@ -248,10 +280,11 @@ class Course:
             ceiling=self._ceiling,
             host_before=self._host,
         )
-        run = PhaseRun(begun, DeadlineSandbox(sandbox, seconds, self._log(phase), workdir))
+        run = PhaseRun(begun, DeadlineSandbox(sandbox, seconds, self._log(phase), workdir), self._mask)
         self._keep(run.evidence())
         try:
-            yield run
+            with watched(self._looks, partial(self._cut_off, run), partial(self._kill_again, run)):
+                yield run
         except DeadlineExceeded:
             run.timed_out = True
         except SandboxError as error:
@@ -259,7 +292,27 @@ class Course:
         except BaseException:
             self._keep(run.evidence())
             raise
+        if run.cut_intent is not None:
+            self.evidence = replace(self.evidence, intents=(*self.evidence.intents, run.cut_intent))
         self._border(run, sandbox)
+
+    def _cut_off(self, run: PhaseRun, why: CutOff) -> bool:
+        """End a phase unless it is over; called from another thread, so nothing but the phase itself is touched."""
+        if run.settled or run.timed_out or not run.box.remaining():
+            return False
+        run.cut, run.cut_intent = why, Intent(KILL_PROCESSES, why.text, time.time())
+        self._intended(run.cut_intent)
+        run.box.cut_off()
+        # Read before the kill, as in ``kill_processes``.
+        counters = self.container().counters()
+        run.counters = counters if counters.memory_usage is not None else None
+        return True
+
+    def _kill_again(self, run: PhaseRun) -> None:
+        try:
+            run.unkillable = not self.container().kill_processes()
+        except SandboxError:
+            run.unkillable = True
 
     def kill_processes(self, run: PhaseRun, why: str) -> None:
         """Kill everything but PID 1 and note it when that cannot be done.
@@ -321,6 +374,8 @@ class Course:
         asked = time.monotonic()
         ended = self._has_ended(run, sandbox, patient=lost)
         gap = self.evidence.state.event_gap
+        if self._oom_group and run.cut is None and _grew(self._counters.oom_kills, after.oom_kills):
+            run.cut = CutOff(None, "the kernel killed a process for memory")  # too late for the watch to see
         evidence = replace(
             run.evidence(),
             ended=not ended and run.trouble is None,
@@ -394,6 +449,10 @@ def _is_missing(sandbox: Sandbox, path: str) -> bool:
     except SandboxError:
         return False
     return False
+
+
+def _grew(before: int | None, after: int | None) -> bool:
+    return after is not None and after > (before or 0)
 
 
 def _with_samples(phase: PhaseEvidence, sandbox: MemorySandbox) -> PhaseEvidence:

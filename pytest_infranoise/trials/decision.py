@@ -16,12 +16,15 @@ class Policy:
     """What is a matter of choice, and so is published with every result.
 
     ``oom_child`` says what a kernel kill of a process that is not the agent's main one means when the trial does
-    not pass. ``starved_share`` is the share of CPU periods throttled in the agent phase from which a trial is
-    flagged as starved: a quarter, because bursts of a second or two in an unstarved trial stay well below it.
+    not pass. In the ``oom_mode`` group the first kernel kill ends the trial, as on Kubernetes, where it kills every
+    process of a container; nothing that such a trial left behind is a verdict. ``starved_share`` is the share of
+    CPU periods throttled in the agent phase from which a trial is flagged as starved: a quarter, because bursts of
+    a second or two in an unstarved trial stay well below it.
     """
 
     pass_threshold: float = 1.0
     oom_child: Literal["infra", "fail"] = "infra"
+    oom_mode: Literal["single", "group"] = "single"
     starved_share: float = 0.25
 
 

@@ -21,7 +21,7 @@ def make_details(parts: Mapping[str, Any], masker: Masker) -> dict[str, Any]:
     left_out: list[str] = []
     for name, value in parts.items():
         # Our own keys hold no secret, and readers rely on them whatever somebody's secret is.
-        safe = masker.json(_shortened(_plain(value)), keys=name == "agent")
+        safe = _shortened(masker.json(_plain(value), keys=name == "agent"))
         if name in ("agent", "admission") and _size(safe) > _MAX_PART:
             left_out.append(name)
         else:

@@ -5,6 +5,7 @@ Whatever is not known is None, and stays None: no rule may read it as zero or as
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import asdict
 from dataclasses import dataclass
@@ -43,9 +44,9 @@ class Trouble:
     status: int | None = None
 
     @classmethod
-    def of(cls, error: SandboxError) -> Trouble:
-        """Return what a failed call says."""
-        return cls(type(error).__name__, error.cause, error.call, error.text[:MAX_TEXT], error.status)
+    def of(cls, error: SandboxError, mask: Callable[[str], str] = str) -> Trouble:
+        """Return what a failed call says; ``mask`` takes out what may not be written down."""
+        return cls(type(error).__name__, error.cause, error.call, mask(error.text)[:MAX_TEXT], error.status)
 
     @property
     def is_config_error(self) -> bool:
@@ -60,6 +61,14 @@ class Intent:
     what: str
     why: str
     time: float  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """Why we ended a phase before its end and before its time; ``cause`` is None where the kernel says it."""
+
+    cause: Cause | None
+    text: str
 
 
 class ArtefactStatus(StrEnum):
@@ -122,7 +131,8 @@ class Integrity:
 class PhaseEvidence:
     """What one phase showed; ``phase`` is None for what comes before setup (image, admission, start).
 
-    ``timed_out`` says that our own deadline fired. ``error`` is an exception of the agent's own code.
+    ``timed_out`` says that our own deadline fired, ``cut_off`` that we ended the phase for another reason.
+    ``error`` is an exception of the agent's own code.
     ``container_ended`` and ``engine_gap`` are the engine's view at the phase's end, of this phase only.
     ``ceiling`` is the memory ceiling in force (None: uncapped), ``peak`` the highest use in this phase where the
     kernel can tell it, page cache included (``peak_is_sampled``: it may have been higher), ``anonymous_peak`` the
@@ -163,6 +173,7 @@ class PhaseEvidence:
     clock_step: float | None = None
     commands: tuple[CommandFact, ...] = ()
     commands_in_all: int = 0
+    cut_off: CutOff | None = None
 
     @property
     def name(self) -> str:

@@ -186,7 +186,8 @@ class FunctionTrial(Attempt):
             run.check_time()
             # Told to the rules because a SIGKILL that nobody can explain is no fail.
             run.exit_code = KILLED if self._current.killed else None
-        if not course.evidence.agent.container_ended and course.evidence.engine_answers is not False:
+        agent = course.evidence.agent
+        if agent.cut_off is None and not agent.container_ended and course.evidence.engine_answers is not False:
             self._take_verdict(outcome)
 
     def _take_verdict(self, outcome: Outcome) -> None:

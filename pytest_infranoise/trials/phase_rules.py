@@ -30,6 +30,13 @@ def engine_lost(evidence: Evidence, phase: PhaseEvidence, _policy: Policy) -> Fi
     return None
 
 
+def cut_off(_evidence: Evidence, phase: PhaseEvidence, _policy: Policy) -> Finding | None:
+    """Rule 6, first part: we ended the phase ourselves, because the host ran short of memory."""
+    if phase.cut_off is None or phase.cut_off.cause is None:
+        return None
+    return Finding(phase.cut_off.cause, f"{phase.cut_off.text} (in the {phase.name} phase)")
+
+
 _STATED = frozenset({Cause.EVICTED, Cause.UNSCHEDULABLE, Cause.IMAGE_PULL, Cause.NETWORK_SETUP, Cause.ENV_START})
 
 
@@ -45,11 +52,13 @@ def kernel_kill(evidence: Evidence, phase: PhaseEvidence, policy: Policy) -> Fin
     """Rule 6: the kernel killed a process for memory.
 
     Any victim counts in setup and in the verifier, where the agent's work is not what died. In the agent phase
-    a victim that is not the main process counts unless the policy says otherwise.
+    a victim that is not the main process counts unless the policy says otherwise, and in the mode ``group``
+    always: everything dies with it.
     """
     kills = kills_in(evidence, phase)
     is_main = phase.exit_code == KILLED or phase.container_ended
-    if not kills or not (is_main or phase.phase is not Phase.AGENT or policy.oom_child == "infra"):
+    counts = is_main or phase.phase is not Phase.AGENT or policy.oom_child == "infra" or policy.oom_mode == "group"
+    if not kills or not counts:
         return None
     what = f"{kills.count} kernel {'kill' if kills.count == 1 else 'kills'} in the {phase.name} phase"
     peak = "" if phase.peak is None else f", peak {format_memory(phase.peak)}"
@@ -161,6 +170,7 @@ PHASE_RULES: Mapping[str, PhaseRule] = MappingProxyType(
     {
         "4 engine lost": engine_lost,
         "5 engine statement": engine_statement,
+        "6 memory guard": cut_off,
         "6 kernel kill": kernel_kill,
         "7 own deadline": own_deadline,
         "8 denied": denied,

@@ -16,6 +16,7 @@ from pytest_infranoise.agents.builtin import INSTRUCTION_FILE
 from pytest_infranoise.agents.deadline import DeadlineSandbox
 from pytest_infranoise.agents.host import AgentFailed
 from pytest_infranoise.agents.protocol import AgentResult
+from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Healthcheck
 from pytest_infranoise.model import Phase
 from pytest_infranoise.model import Task
@@ -29,6 +30,7 @@ STAGING_DIR = "/infranoise/files"
 PREPARE_SECONDS = 60.0  # for the verifier's files to arrive, before its own time begins
 
 _NOWHERE = Path(os.devnull)
+_END = 500  # characters of a command's output in a message
 
 # Prints the uid and gid of the image's user; status 3: the directory cannot be made by it.
 _MAKE_WORKDIR = 'id -u; id -g; [ -d "$1" ] || mkdir -p -- "$1" 2>/dev/null || exit 3'
@@ -99,7 +101,7 @@ def run_setup(course: Course, task: Task, agent: PhaseAgent, report: AgentReport
 
 def went_well(setup: PhaseEvidence) -> bool:
     """Whether nothing is wrong with a setup phase that is over."""
-    wrong = setup.timed_out or setup.exit_code or setup.error or setup.trouble or setup.exec_lost
+    wrong = setup.timed_out or setup.cut_off or setup.exit_code or setup.error or setup.trouble or setup.exec_lost
     return setup.ended and setup.exec_started and not wrong
 
 
@@ -212,6 +214,8 @@ def run_agent(course: Course, task: Task, agent: PhaseAgent, report: AgentReport
         result: object = agent.run(task.instruction, run.box)
         if not isinstance(result, AgentResult):
             raise AgentFailed(f"the agent returned {type(result).__name__}, not an AgentResult")
+        if result.cause is not None and not isinstance(result.cause, Cause):
+            raise AgentFailed(f"the agent's result has {result.cause!r} as its cause, which is none")
         report.result = result
 
     with course.phase(Phase.AGENT, task.timeouts.agent, task.workdir or None) as run:
@@ -222,7 +226,7 @@ def run_agent(course: Course, task: Task, agent: PhaseAgent, report: AgentReport
             course.kill_processes(run, f"the agent's {task.timeouts.agent:g} s were over")
     course.evidence = replace(course.evidence, agent_cause=report.result.cause)
     phase = course.evidence.agent
-    if phase.container_ended or phase.unkillable or course.evidence.engine_answers is False:
+    if phase.cut_off or phase.container_ended or phase.unkillable or course.evidence.engine_answers is False:
         return False
     # Without an exit status a lost command may still be running: nothing that is verified now is its end.
     lost = phase.trouble is not None or phase.exec_lost is not None or not phase.exec_started
@@ -230,8 +234,11 @@ def run_agent(course: Course, task: Task, agent: PhaseAgent, report: AgentReport
 
 
 def end_of(output: bytes) -> str:
-    """Return the end of a command's output, for a message."""
-    return output[-500:].decode("utf-8", "replace").strip() or "no reason given"
+    """Return the end of a command's output, for a message: whole words, so that no part of a secret is left."""
+    text = output.decode("utf-8", "replace").strip()
+    if len(text) > _END:
+        text = text[-_END:].partition("\n")[2] or text[-_END:].partition(" ")[2] or "one very long line"
+    return text or "no reason given"
 
 
 def agent_details(report: AgentReport) -> dict[str, Any]:

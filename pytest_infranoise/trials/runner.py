@@ -17,12 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from typing import Literal
+from typing import Protocol
+from typing import runtime_checkable
 
 from pytest_infranoise.agents.host import HostedAgent
 from pytest_infranoise.agents.host import check_picklable
 from pytest_infranoise.agents.logs import PhaseLog
 from pytest_infranoise.agents.protocol import Agent
 from pytest_infranoise.agents.secrets import Masker
+from pytest_infranoise.agents.secrets import masker_for
 from pytest_infranoise.host import boot_id
 from pytest_infranoise.journal import Journal
 from pytest_infranoise.journal import artifacts_dir
@@ -40,7 +43,6 @@ from pytest_infranoise.sandboxes.protocol import Sandbox
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.sandboxes.protocol import SandboxRequest
 from pytest_infranoise.tasks.host_environment import resolve
-from pytest_infranoise.tasks.host_environment import secret_values
 from pytest_infranoise.trials.course import READY_SECONDS
 from pytest_infranoise.trials.course import Course
 from pytest_infranoise.trials.decision import ConfigMistake
@@ -58,6 +60,7 @@ from pytest_infranoise.trials.phases import run_agent
 from pytest_infranoise.trials.phases import run_setup
 from pytest_infranoise.trials.verdict import judge
 from pytest_infranoise.trials.verifying import run_verifier
+from pytest_infranoise.trials.watch import Look
 
 _MAX_SUMMARY = 500
 _MAX_TRACEBACK = 2000
@@ -87,6 +90,8 @@ class TrialContext:
         image: returns the id of a task's image, or raises the ``SandboxError`` that was met when it was prepared.
         admit: holds the trial's floor for as long as its container lives; yields facts for the record.
         oom_child: what a kernel kill of another process than the agent's main one means; see ``Policy``.
+        oom_mode: whether the first kernel kill ends the trial; see ``Policy``.
+        guard: gives what else may end a phase while it runs; None for nothing.
     """
 
     run: str
@@ -99,6 +104,13 @@ class TrialContext:
     image: Callable[[Task], str]
     admit: Callable[[Trial], AbstractContextManager[Mapping[str, Any]]]
     oom_child: Literal["infra", "fail"] = "infra"
+    oom_mode: Literal["single", "group"] = "single"
+    guard: Callable[[Sandbox], Look] | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """By what trials are judged."""
+        return Policy(self.pass_threshold, self.oom_child, self.oom_mode)
 
 
 def run_trial(trial: Trial, agent: Agent, context: TrialContext, attempt: int = 0) -> Record:
@@ -123,6 +135,14 @@ def container_name(trial: Trial, run: str, attempt: int) -> str:
     return f"infranoise-{run}-{digest[:12]}-{attempt}"
 
 
+@runtime_checkable
+class _Privileged(Protocol):
+    """A sandbox that can tell what its processes are allowed."""
+
+    def privileges(self) -> Mapping[str, Any]:
+        """Return it, JSON-safe."""
+
+
 class Attempt:
     """One attempt as it goes."""
 
@@ -132,7 +152,15 @@ class Attempt:
         self._context = context
         self._number = number
         self._masker = Masker()
-        self._course = Course(context.backend.ready, self._log, trial.allocation.memory_ceiling, self._intended)
+        self._course = Course(
+            context.backend.ready,
+            self._log,
+            trial.allocation.memory_ceiling,
+            self._intended,
+            mask=self._masked,
+            oom_group=context.oom_mode == "group",
+            guard=context.guard,
+        )
         self._report = AgentReport()
         self._times = {"queued": time.time()}
         self._facts: dict[str, Any] = {}
@@ -151,6 +179,9 @@ class Attempt:
         except Exception:
             self._note_crash()
         return self._record(time.monotonic() - clock)
+
+    def _masked(self, text: str) -> str:
+        return self._masker.text(text)
 
     def _note_crash(self) -> None:
         self._course.evidence = replace(self._course.evidence, crash=traceback.format_exc())
@@ -182,7 +213,7 @@ class Attempt:
 
     def _open(self, stack: ExitStack) -> bool:
         """Start the container, to be removed when the stack is closed; whether there is one."""
-        self._masker = Masker((*getattr(self._agent, "secrets", ()), *secret_values(self._trial.task)))
+        self._masker = masker_for(self._agent, self._trial.agent, self._trial.task)
         self._artifacts = artifacts_dir(self._context.run_dir, self._trial.key, self._number)
         with self._course.start():
             self._begin(stack)
@@ -203,6 +234,8 @@ class Attempt:
         self._facts["container"] = sandbox.id
         self._course.attach(sandbox)
         self._facts["limits"] = sandbox.limits()
+        if isinstance(sandbox, _Privileged):
+            self._facts["privileges"] = sandbox.privileges()
 
     def _request(self, image: str) -> SandboxRequest:
         task = self._trial.task
@@ -286,7 +319,7 @@ class Attempt:
 
     def _record(self, seconds: float) -> Record:
         try:
-            decision = judge(self._course.evidence, Policy(self._context.pass_threshold, self._context.oom_child))
+            decision = judge(self._course.evidence, self._context.policy)
             if isinstance(decision, ConfigMistake):
                 raise TrialConfigError(self._trial.task, self._masker.text(decision.text))
             return self._make_record(decision, seconds, self._details(decision))
@@ -332,6 +365,7 @@ class Attempt:
     def _parts(self, decision: Decision) -> dict[str, Any]:
         evidence = self._course.evidence.to_json()
         evidence["state"] = shortened_events(evidence["state"])
+        evidence["artefact"]["text"] = self._masker.cut_text(evidence["artefact"]["text"])
         return {
             **evidence,
             "allocation": self._trial.allocation,

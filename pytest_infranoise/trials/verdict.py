@@ -39,7 +39,7 @@ def judge(evidence: Evidence, policy: Policy) -> Decision | ConfigMistake:
     mistake = config_error(evidence)
     if mistake is not None:
         return mistake
-    passed = complete_pass(evidence, policy)
+    passed = None if _killed_as_group(evidence, policy) else complete_pass(evidence, policy)
     if passed is not None:
         return _decision(evidence, policy, passed, "2 complete pass")
     forgery = forged(evidence)
@@ -47,6 +47,11 @@ def judge(evidence: Evidence, policy: Policy) -> Decision | ConfigMistake:
         return _decision(evidence, policy, forgery, "2 forged")
     finding, rule = _first_abnormal(evidence, policy) or _rest(evidence, policy)
     return _decision(evidence, policy, finding, rule)
+
+
+def _killed_as_group(evidence: Evidence, policy: Policy) -> bool:
+    """Whether the policy has the trial end with a kernel kill: what passed after it would not have been there."""
+    return policy.oom_mode == "group" and any(kills_in(evidence, phase) for phase in evidence.phases)
 
 
 def _first_abnormal(evidence: Evidence, policy: Policy) -> tuple[Finding, str] | None:

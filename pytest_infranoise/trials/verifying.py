@@ -103,10 +103,13 @@ def _verify(course: Course, task: Task, witness: Witness, seen: dict[str, bytes]
             return
         run.restart(task.timeouts.verifier)
         output, cut = _run_command(course, run, task, ticket, marked=bool(witness.found.others))
+        if run.cut is not None:
+            return
         if not run.timed_out or task.verifier.reads is Reads.NONCE:
             sandbox, options = course.container(), task.verifier.options
             reading = Reading(sandbox, ticket.nonce, ticket.file, output, cut, options, seen)
             course.evidence = replace(course.evidence, artefact=READERS[task.verifier.reads](reading))
+            run.settled = True
         else:
             # Nothing marks what a foreign verifier wrote before it was stopped as its last word.
             course.evidence = replace(course.evidence, artefact=Artefact(text="stopped before its end"))
@@ -182,6 +185,8 @@ def _run_command(course: Course, run: PhaseRun, task: Task, ticket: Ticket, *, m
             whole = content.endswith(result.output)
             return (content, False) if whole else (result.output, True)
     except DeadlineExceeded:
+        if run.cut is not None:
+            raise
         run.timed_out = True
         course.kill_processes(run, f"the verifier's {task.timeouts.verifier:g} s were over")
     return b"", True

@@ -38,6 +38,28 @@ def test_a_secret_that_holds_another() -> None:
     assert Masker(["abcd", "abcdefgh"]).text("abcdefgh abcd") == "*** ***"
 
 
+@pytest.mark.parametrize(
+    ("secret", "text"),
+    [
+        ("two\nlines", "two lines"),
+        ("two\nlines", '{"key": "two\\nlines"}'),
+        ("quote'\\n", "ValueError: quote'\\\\n"),
+        ("quote'd\n", "cp: cannot stat 'quote'\\''d'"),
+        ("echo\\nes", "echo\nes"),
+        ("umläute", '"uml\\u00e4ute"'),
+        ('say "yes"', '\\"say \\"yes\\"'),
+    ],
+)
+def test_forms_that_a_secret_takes_by_itself(secret: str, text: str) -> None:
+    masked = Masker([secret]).text(text)
+    assert "***" in masked
+    assert not any(part in masked for part in ("lines", "quote", "nes", "uml", "yes"))
+
+
+def test_a_text_that_was_cut_off_ends_in_no_part_of_a_secret() -> None:
+    assert Masker(["tr0ub4dor&3"]).cut_text("the token is tr0ub4") == "the token is ***"
+
+
 def test_values_too_short_to_be_secrets_are_left() -> None:
     masker = Masker(["1", "", "yes"])
     assert not masker

@@ -349,7 +349,7 @@ def test_notes_that_a_reader_needs() -> None:
     text = text_of(replace(run, retries=(run.records[0],)))
     assert "1 trial left a container behind that could not be removed" in text
     assert "1 trial ended for an unknown cause: too many to publish these numbers" in text
-    assert "1 retry record: shown nowhere above, rates are of first attempts" in text
+    assert "retries: 1 of 1 later attempt passed; rates are of first attempts" in text
 
 
 def test_a_flip_is_called_a_finding_by_nobody() -> None:

@@ -39,6 +39,13 @@ ID = "8f1c" * 16
         ),
         ("network", 400, "all predefined address pools have been fully subnetted", NetworkSetupError),
         ("start", 404, f"network {ID} not found", NetworkSetupError),
+        (
+            "start",
+            400,
+            "failed to create shim task: OCI runtime create failed: unable to retrieve OCI runtime error (open "
+            "/run/log: no such file or directory): runc did not terminate successfully: exit status 1: unknown",
+            EnvStartError,
+        ),
         ("create", 400, "network n is ambiguous (2 matches found on name)", NetworkSetupError),
         ("network", 403, "error while removing network: network n id 1 has active endpoints", NetworkSetupError),
         ("network", 409, "network with name n already exists", NetworkSetupError),

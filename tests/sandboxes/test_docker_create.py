@@ -351,3 +351,13 @@ def test_the_lock_directory_is_private(backend: DockerBackend) -> None:
 
     assert lock_directory().stat().st_mode & 0o777 == 0o700
     assert lock_directory().stat().st_uid == os.getuid()
+
+
+def test_the_end_of_a_container_that_is_gone_is_no_mistake_of_the_users(backend: DockerBackend) -> None:
+    """It may have been removed by whoever ended it, and then its image is not at fault."""
+    ended = EnvStartError("start", "the container ended at once with exit code 137")
+
+    told = backend._explained(ended, "0" * 64, request_for())
+
+    assert type(told) is EnvStartError
+    assert "cannot be looked at any more" in told.text

@@ -366,3 +366,24 @@ def test_an_interrupt_ends_the_waiting_and_not_the_command(
 
     assert shell(sandbox, "cat /proc/[0-9]*/cmdline").output.count(b"600") >= 1
     assert "infranoise-exec" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_pieces_of_one_stream_never_land_in_a_line_of_the_other(tmp_path: Path) -> None:
+    output = Output(tmp_path / "log")
+    for data, stream in ((b"one li", 1), (b"an er", 2), (b"ne\nand more", 1), (b"ror\n", 2), (b", unended", 1)):
+        output.add(data, stream)
+    expected = b"one line\nan error\nand more, unended"
+    assert output.tail() == expected
+    output.close()
+    assert output.tail() == expected
+    assert output.total == len(expected)
+    assert (tmp_path / "log").read_bytes() == expected
+
+
+def test_a_line_without_an_end_is_not_held_back_for_ever(tmp_path: Path) -> None:
+    output = Output(tmp_path / "log")
+    for _ in range(5):
+        output.add(b"x" * 30_000)
+    assert (tmp_path / "log").stat().st_size >= 90_000
+    output.close()
+    assert (tmp_path / "log").stat().st_size == 150_000

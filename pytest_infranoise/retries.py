@@ -1,0 +1,73 @@
+"""Which infra-errors may be tried again: only those whose outcome is unknown, whatever the reward would be.
+
+A retry is another attempt in a fresh container. The first attempt stays the trial's result, because rates of
+trials that were repeated until something else came out estimate nothing; later ones are shown beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pytest_infranoise.model import Cause
+from pytest_infranoise.model import Phase
+from pytest_infranoise.model import Record
+from pytest_infranoise.model import Verdict
+
+# The most retries of each cause, within the user's own number; None: as many as that. A ceiling that was hit
+# would be hit again; that a kill in the verifier's phase is the verifier's own trouble is worth one look.
+_MOST: Mapping[Cause, int | None] = MappingProxyType(
+    {
+        Cause.RESOURCE_KILL: 1,
+        Cause.RESOURCE_EXHAUSTED: 0,
+        Cause.HOST_PRESSURE: None,
+        Cause.HOST_DISK_FULL: None,
+        Cause.EVICTED: None,
+        Cause.UNSCHEDULABLE: None,
+        Cause.IMAGE_PULL: None,
+        Cause.NETWORK_SETUP: None,
+        Cause.ENV_START: 2,
+        Cause.DAEMON_LOST: None,
+        Cause.EXEC_LOST: None,
+        Cause.CONTAINER_LOST: None,
+        Cause.SETUP_FAILED: 2,
+        Cause.VERIFIER_ERROR: None,
+        Cause.MODEL_API: None,
+        Cause.HARNESS_CRASH: None,
+        Cause.UNKNOWN: None,
+    }
+)
+# Seconds to wait before the first retry, twice as long before each further one.
+_PAUSES: Mapping[Cause, float] = MappingProxyType(
+    {Cause.IMAGE_PULL: 30.0, Cause.MODEL_API: 10.0, Cause.NETWORK_SETUP: 2.0, Cause.HOST_PRESSURE: 5.0}
+)
+
+
+def may_retry(record: Record, retries: int) -> bool:
+    """Whether an attempt that ended like this may be followed by another.
+
+    Never when a verifier stated a reward, whichever it was: to repeat a trial for what came out of it is to choose
+    among outcomes.
+
+    Args:
+        record: the last attempt; its number counts the retries so far.
+        retries: the most that the user allows.
+    """
+    if record.verdict is not Verdict.INFRA_ERROR or record.cause is None or record.reward is not None:
+        return False
+    most = _MOST[record.cause]
+    allowed = retries if most is None else min(most, retries)
+    if record.cause is Cause.RESOURCE_KILL and not _in_verifier(record):
+        return False
+    return record.attempt < allowed
+
+
+def pause_before(record: Record) -> float:
+    """Return the seconds to wait before the attempt after this one."""
+    return _PAUSES.get(record.cause, 0.0) * 2.0**record.attempt if record.cause else 0.0
+
+
+def _in_verifier(record: Record) -> bool:
+    phases = record.details.get("phases", {})
+    killed = [name for name, phase in phases.items() if phase.get("oom_kills")]
+    return killed == [Phase.VERIFIER.value]

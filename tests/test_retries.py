@@ -1,0 +1,172 @@
+"""Retries: only of what has no outcome, never by reward, and in no rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_infranoise.journal import Run
+from pytest_infranoise.journal import find_run
+from pytest_infranoise.journal import read_run
+from pytest_infranoise.model import Cause
+from pytest_infranoise.model import Record
+from pytest_infranoise.model import Verdict
+from pytest_infranoise.retries import may_retry
+from pytest_infranoise.retries import pause_before
+from tests.builders import key
+from tests.builders import record
+from tests.suite import make_task
+
+# By cause: how many retries there may be when the user allows many. From the table of causes.
+MOST = {
+    Cause.RESOURCE_KILL: 0,
+    Cause.RESOURCE_EXHAUSTED: 0,
+    Cause.HOST_PRESSURE: 9,
+    Cause.HOST_DISK_FULL: 9,
+    Cause.EVICTED: 9,
+    Cause.UNSCHEDULABLE: 9,
+    Cause.IMAGE_PULL: 9,
+    Cause.NETWORK_SETUP: 9,
+    Cause.ENV_START: 2,
+    Cause.DAEMON_LOST: 9,
+    Cause.EXEC_LOST: 9,
+    Cause.CONTAINER_LOST: 9,
+    Cause.SETUP_FAILED: 2,
+    Cause.VERIFIER_ERROR: 9,
+    Cause.MODEL_API: 9,
+    Cause.HARNESS_CRASH: 9,
+    Cause.UNKNOWN: 9,
+}
+
+
+def failed(cause: Cause, attempt: int = 0, **fields: Any) -> Record:
+    return record(key(), Verdict.INFRA_ERROR, cause=cause, attempt=attempt, **fields)
+
+
+def test_every_cause_has_its_own_number_of_retries() -> None:
+    found = {cause: sum(may_retry(failed(cause, attempt), retries=9) for attempt in range(20)) for cause in Cause}
+    assert found == MOST
+
+
+@given(st.sampled_from(Cause), st.integers(0, 5), st.integers(0, 5))
+def test_never_more_than_the_user_allows(cause: Cause, attempt: int, retries: int) -> None:
+    if may_retry(failed(cause, attempt), retries):
+        assert attempt < retries
+
+
+@given(st.sampled_from(Cause), st.sampled_from(Verdict), st.floats(0, 1))
+def test_never_when_a_reward_is_known_whichever_it_is(cause: Cause, verdict: Verdict, reward: float) -> None:
+    told = record(key(), verdict, cause=cause if verdict is Verdict.INFRA_ERROR else None, reward=reward)
+    assert not may_retry(told, 9)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.FAIL])
+def test_never_after_a_pass_or_a_fail(verdict: Verdict) -> None:
+    assert not may_retry(record(key(), verdict), 9)
+
+
+@pytest.mark.parametrize(
+    ("kills", "allowed"),
+    [
+        ({"agent": 0, "verifier": 1}, True),
+        ({"agent": 1, "verifier": 1}, False),
+        ({"agent": 1}, False),
+        ({"agent": 0, "verifier": 0}, False),
+        ({"agent": 0, "verifier": None}, False),
+    ],
+)
+def test_a_kill_is_tried_again_once_and_only_when_it_was_the_verifiers(
+    kills: Mapping[str, int | None], allowed: bool
+) -> None:
+    details = {"phases": {name: {"oom_kills": number} for name, number in kills.items()}}
+    assert may_retry(failed(Cause.RESOURCE_KILL, details=details), 9) is allowed
+    assert not may_retry(failed(Cause.RESOURCE_KILL, 1, details=details), 9)
+
+
+def test_pauses_grow_where_there_are_any() -> None:
+    assert [pause_before(failed(Cause.IMAGE_PULL, attempt)) for attempt in range(3)] == [30, 60, 120]
+    assert pause_before(failed(Cause.SETUP_FAILED, 3)) == 0
+
+
+AGENT = """\
+from pathlib import Path
+
+from pytest_infranoise.agents.protocol import AgentResult
+
+class Moody:
+    def __init__(self, task):
+        self.name = task.name
+        self.seen = Path(task.file).parent / "seen"
+
+    def setup(self, sandbox):
+        first = not self.seen.exists()
+        self.seen.touch()
+        if self.name == "hopeless" or (self.name == "flaky" and first):
+            raise RuntimeError("no mirror answers")
+
+    def run(self, instruction, sandbox):
+        word = "wrong" if self.name == "wrong" else "done"
+        sandbox.exec(["sh", "-c", f"echo {word} > answer.txt"])
+        return AgentResult(exit_code=0)
+
+def pytest_infranoise_make_agent(context):
+    return Moody(context.task) if context.choice.kind == "moody" else None
+"""
+
+
+def last_run(pytester: pytest.Pytester) -> Run:
+    return read_run(find_run(pytester.path / ".infranoise" / "runs", None))
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["plain", "n2"])
+def test_attempts_are_all_kept_and_rates_are_of_the_first(pytester: pytest.Pytester, workers: list[str]) -> None:
+    suite = pytester.path / "suite"
+    suite.mkdir()
+    pytester.makepyfile(**{"suite/moody": AGENT})
+    pytester.makeconftest("pytest_plugins = ['suite.moody']")
+    (suite / "infranoise.toml").write_text("agent = 'moody'\nresource-configs = ['1x']\nsamples = 1\n", "utf-8")
+    for name in ("flaky", "hopeless", "wrong", "fine"):
+        make_task(suite, name)
+
+    result = pytester.runpytest_subprocess("suite", "--infranoise-retries", "5", *workers)
+
+    run = last_run(pytester)
+    first = {entry.key.task: (entry.attempt, entry.cause or entry.verdict) for entry in run.records}
+    assert first == {
+        "flaky": (0, "setup-failed"),
+        "hopeless": (0, "setup-failed"),
+        "wrong": (0, "fail"),
+        "fine": (0, "pass"),
+    }
+    later = sorted((entry.key.task, entry.attempt, entry.cause or entry.verdict) for entry in run.retries)
+    # Setup is tried again twice at most, whatever the user allows.
+    assert later == [("flaky", 1, "pass"), ("hopeless", 1, "setup-failed"), ("hopeless", 2, "setup-failed")]
+    assert run.meta["policy"]["retries"] == 5
+    assert run.missing == ()
+    output = " ".join(result.stdout.str().split())
+    assert "retries: 1 of 3 later attempts passed; rates are of first attempts" in output
+    assert "up to 5 retries of infra-errors whose outcome is unknown" in output
+    assert "1 failed, 1 passed, 2 infra-error" in output
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    places = sorted(path.name for path in (run.path / "artifacts" / "hopeless").iterdir())
+    assert [name.rpartition("-")[2] for name in places] == ["0", "1", "2"]
+
+
+@pytest.mark.engine
+def test_nothing_is_retried_unless_asked(pytester: pytest.Pytester) -> None:
+    suite = pytester.path / "suite"
+    suite.mkdir()
+    (suite / "infranoise.toml").write_text("agent = 'oracle'\nresource-configs = ['1x']\nsamples = 1\n", "utf-8")
+    make_task(suite, "hopeless", setup="exit 1")
+
+    output = pytester.runpytest_subprocess("suite").stdout.str()
+
+    assert last_run(pytester).retries == ()
+    assert last_run(pytester).meta["policy"]["retries"] == 0
+    assert "policy:" not in output
+    assert "retries" not in output
