@@ -15,6 +15,7 @@ import os
 import platform
 import secrets
 import time
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -111,6 +112,18 @@ class Ledger:
         with self._transaction:
             return {name.rpartition("--")[0] for name in self._living()}
 
+    def held_images(self) -> tuple[set[str], set[str]]:
+        """Return the ids of images that living runs hold, and the living runs of which nobody knows that yet."""
+        held: set[str] = set()
+        known: set[str] = set()
+        with self._transaction:
+            living = self._living()
+            for name in living:
+                with contextlib.suppress(OSError, ValueError):
+                    held.update(json.loads((self.owners / f"{name}.images").read_text("ascii")))
+                    known.add(name.rpartition("--")[0])
+        return held, {name.rpartition("--")[0] for name in living} - known
+
     def _living(self) -> list[str]:
         living = []
         for path in sorted(self.owners.glob("*.lock")):
@@ -121,6 +134,7 @@ class Ledger:
                 living.append(path.stem)
                 continue
             path.with_suffix(".json").unlink(missing_ok=True)
+            path.with_suffix(".images").unlink(missing_ok=True)
             path.unlink(missing_ok=True)
             lock.release()
         return living
@@ -185,9 +199,16 @@ class Owner:
             "memory_overcommit": _overcommit([mine, *running], limit.memory),
         }
 
+    def hold_images(self, images: Iterable[str]) -> None:
+        """Say which images this owner's run needs, by id."""
+        partial = self._path.with_suffix(".partial")
+        partial.write_text(json.dumps(sorted(set(images))), "ascii")
+        partial.replace(self._path.with_suffix(".images"))
+
     def close(self) -> None:
         """Leave the ledger."""
         self._path.unlink(missing_ok=True)
+        self._path.with_suffix(".images").unlink(missing_ok=True)
         with self._ledger._transaction:
             self._path.with_suffix(".lock").unlink(missing_ok=True)
             self._lock.release()

@@ -49,7 +49,8 @@ class Run:
 
     ``records`` has the first attempt of every trial that has a record, in no particular order; ``retries`` the
     later ones. ``unfinished`` are attempts that began and have no record. ``damaged`` counts journal lines that
-    could not be read (a line cut by a SIGKILL, or a record of an unknown schema).
+    could not be read (a line cut by a SIGKILL, or a record of an unknown schema). ``set_aside`` are records of
+    tasks as they were before they were changed: another task's, as far as any rate is concerned.
     """
 
     path: Path
@@ -59,6 +60,7 @@ class Run:
     retries: tuple[Record, ...]
     unfinished: tuple[Started, ...]
     damaged: int
+    set_aside: tuple[Record, ...] = ()
 
     @property
     def missing(self) -> tuple[TrialKey, ...]:
@@ -132,6 +134,11 @@ def artifacts_dir(run_dir: Path, key: TrialKey, attempt: int) -> Path:
     return path
 
 
+def stop_file(run_dir: Path) -> Path:
+    """Return the file that says why no further trial may start; it is there only when that is so."""
+    return run_dir / "stopped"
+
+
 def shown(path: Path) -> Path:
     """Return a path as the user would type it: relative to the working directory where it is below that."""
     here = Path.cwd()
@@ -157,10 +164,14 @@ def read_run(run_dir: Path) -> Run:
     finished, began, damaged = _read_journals(sorted(run_dir.glob("trials-*.jsonl")))
     records = {(record.key, record.attempt): record for record in reversed(finished)}
     started = {(entry.key, entry.attempt): entry for entry in began}
+    hashes = _task_hashes(meta)
     first: dict[TrialKey, Record] = {}
     retries = []
+    set_aside = []
     for (key, _), record in sorted(records.items(), key=lambda item: item[0]):
-        if key in first:
+        if record.task_hash and record.task_hash != hashes.get(key.task, record.task_hash):
+            set_aside.append(record)
+        elif key in first:
             retries.append(record)
         else:
             first[key] = record
@@ -172,7 +183,14 @@ def read_run(run_dir: Path) -> Run:
         retries=tuple(retries),
         unfinished=tuple(entry for place, entry in started.items() if place not in records),
         damaged=damaged,
+        set_aside=tuple(set_aside),
     )
+
+
+def _task_hashes(meta: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the content hash of every task as the run has it now; none of what an older version wrote."""
+    hashes = meta.get("task_hashes")
+    return hashes if isinstance(hashes, dict) else {}
 
 
 def read_journal(run_dir: Path, process: str) -> tuple[list[Record], list[Started]]:

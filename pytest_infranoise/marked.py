@@ -134,7 +134,9 @@ def infranoise_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
         pytest.skip(f"not run: {reason}")
     backend: Backend = request.getfixturevalue("infranoise_backend")
     trial = FunctionTrial(
-        make_trial(spec.key, spec.task, spec.config, spec.agent), trial_context(config, process, backend)
+        make_trial(spec.key, spec.task, spec.config, spec.agent),
+        trial_context(config, process, backend),
+        process.past.attempt(spec.key),
     )
     with contextlib.closing(trial):
         with mistakes_told(process, spec.task):

@@ -54,6 +54,7 @@ class PlannedTask:
     build: str | None
     pull: str
     build_timeout: float | None = None  # seconds
+    content_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +185,7 @@ def _tasks(specs: Sequence[TrialSpec]) -> tuple[PlannedTask, ...]:
             build=str(task.build) if task.build else None,
             pull=task.pull,
             build_timeout=task.build_timeout,
+            content_hash=task.content_hash,
         )
         for task in tasks.values()
     )

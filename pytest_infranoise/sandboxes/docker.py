@@ -41,6 +41,8 @@ from pytest_infranoise.sandboxes.shell import SHELL
 
 RUN_LABEL = "infranoise.run"
 BACKEND_LABEL = "infranoise.backend"
+# Which host (and ledger) and which boot of it a container or network is of.
+WHOSE_LABELS = ("infranoise.host", "infranoise.boot")
 
 _STREAM_SECONDS = 15.0
 _AFTER_FAILURE_SECONDS = 10.0
@@ -136,10 +138,16 @@ class DockerBackend:
             raise ConfigError("image", "neither an image nor a directory to build one from is given")
         return self._images.pulled(task_image, pull, working)
 
-    def ensure_network(self) -> str:
-        """Return the id of this run's network, made by whichever process comes first."""
+    def ensure_network(self, labels: Mapping[str, str] | None = None) -> str:
+        """Return the id of this run's network, made by whichever process comes first.
+
+        Args:
+            labels: those of a container that needs it. It gets the ones that tell whose it is, because it may be
+                all that a dead run has left.
+        """
         if self._network is None:
-            self._network = ensure_network(self._engine, f"infranoise-{self.run}", (RUN_LABEL, self.run))
+            whose = {name: value for name, value in (labels or {}).items() if name in WHOSE_LABELS}
+            self._network = ensure_network(self._engine, f"infranoise-{self.run}", (RUN_LABEL, self.run), whose)
         return self._network
 
     def create(self, request: SandboxRequest) -> DockerSandbox:
@@ -179,7 +187,7 @@ class DockerBackend:
         return self._create_once(request, labels)
 
     def _create_once(self, request: SandboxRequest, labels: Mapping[str, str]) -> str:
-        network = self.ensure_network() if request.network else "none"
+        network = self.ensure_network(request.labels) if request.network else "none"
         with engine_call("create"):
             client = self._engine.client
             created = client.create_container(

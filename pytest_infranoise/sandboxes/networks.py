@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pytest_infranoise.sandboxes.api_errors import engine_call
 from pytest_infranoise.sandboxes.engine import Engine
 from pytest_infranoise.sandboxes.locks import locked
@@ -9,8 +11,8 @@ from pytest_infranoise.sandboxes.locks import locked
 _LOCK_SECONDS = 120.0
 
 
-def ensure_network(engine: Engine, name: str, label: tuple[str, str]) -> str:
-    """Return the id of the network that carries a label, made if there is none.
+def ensure_network(engine: Engine, name: str, label: tuple[str, str], labels: Mapping[str, str]) -> str:
+    """Return the id of the network that carries a label, made (with some more ``labels``) if there is none.
 
     Under a lock, because the engine lets two networks have one name and then refuses to use either.
     """
@@ -22,6 +24,6 @@ def ensure_network(engine: Engine, name: str, label: tuple[str, str]) -> str:
             name,
             driver="bridge",
             options={"com.docker.network.bridge.enable_icc": "false"},
-            labels={key: value},
+            labels={**labels, key: value},
         )
         return str(created["Id"])
