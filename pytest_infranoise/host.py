@@ -112,6 +112,12 @@ class Ledger:
         with self._transaction:
             return {name.rpartition("--")[0] for name in self._living()}
 
+    @contextlib.contextmanager
+    def closed(self) -> Iterator[None]:
+        """Let no owner come, go, or reserve anything."""
+        with self._transaction:
+            yield
+
     def held_images(self) -> tuple[set[str], set[str]]:
         """Return the ids of images that living runs hold, and the living runs of which nobody knows that yet."""
         held: set[str] = set()

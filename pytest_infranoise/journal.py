@@ -105,6 +105,18 @@ class Journal:
             os.fsync(file.fileno())
 
 
+def write_journal(path: Path, began: Iterable[Started], records: Iterable[Record]) -> None:
+    """Write a whole journal at once, of attempts that never ended and of those that have a record."""
+    with path.open("x", encoding="ascii") as file:
+        for entry in began:
+            line = {"event": "started", **entry.key.to_json(), "attempt": entry.attempt, "worker": entry.worker}
+            file.write(json.dumps(line) + "\n")
+        for record in records:
+            file.write(json.dumps({"event": "finished", **record.to_json()}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _ends_with_newline(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)

@@ -22,6 +22,7 @@ from pytest_infranoise.sandboxes.container import DockerSandbox
 from pytest_infranoise.sandboxes.container import remove_container
 from pytest_infranoise.sandboxes.engine import Engine
 from pytest_infranoise.sandboxes.events import EventStream
+from pytest_infranoise.sandboxes.images import BuiltImage
 from pytest_infranoise.sandboxes.images import Images
 from pytest_infranoise.sandboxes.limits import check_limits
 from pytest_infranoise.sandboxes.limits import host_options
@@ -308,6 +309,24 @@ class DockerBackend:
         except SandboxError as error:
             return error.status == 404
         return True
+
+    def built_images(self) -> list[BuiltImage]:
+        """Return the images that were built here for tasks."""
+        return self._images.all_built()
+
+    def remove_image(self, image: BuiltImage) -> bool:
+        """Remove one of them; whether that is so: not when a container is made of it."""
+        return self._images.remove(image)
+
+    def disk_use(self) -> int | None:
+        """Return the bytes that all images and containers of the engine take; None when it does not say."""
+        try:
+            with engine_call("disk"):
+                found = self._engine.client.df()
+        except SandboxError:
+            return None
+        containers = sum(int(container.get("SizeRw") or 0) for container in found.get("Containers") or ())
+        return int(found.get("LayersSize") or 0) + containers
 
     def close(self) -> None:
         """Let go of connections and threads; containers and networks are not touched."""
