@@ -40,7 +40,8 @@ class Session:
 
     process: subprocess.Popen[bytes]
     killed: int = 0
-    memory: list[float] = field(default_factory=list)  # MB, once a second, from the WARM'th record on
+    # MB, once a second, from the WARM'th record to the last: the summary after it loads numpy and scipy.
+    memory: list[float] = field(default_factory=list)
 
     @property
     def growth(self) -> float:
@@ -58,16 +59,17 @@ def main() -> int:
         _make_suite(root)
         began = time.monotonic()
         first = _start(root, options.workers, "--infranoise-samples", str(samples))
-        _soak(root, first, options, end_at=int(samples * TASKS * len(CONFIGS) * options.kill_controller_at))
+        trials = samples * TASKS * len(CONFIGS)
+        _soak(root, first, options, end_at=int(trials * options.kill_controller_at))
         if first.process.poll() is None:
             first.process.kill()
         status = first.process.wait()
         print(f"controller killed (status {status}) at {_records(root)} records; resumed at once")
         second = _start(root, options.workers, "--infranoise-resume", "last")
-        _soak(root, second, options, end_at=None)
+        _soak(root, second, options, end_at=trials)
         second.process.wait()
         seconds = time.monotonic() - began
-        problems = list(_judge(root, [first, second], samples * TASKS * len(CONFIGS), seconds))
+        problems = list(_judge(root, [first, second], trials, seconds))
         if problems:
             print("\n".join(f"NOT AS IT MUST BE: {problem}" for problem in problems))
             print((root / "output.txt").read_text("utf-8", "replace")[-4000:])
@@ -107,12 +109,12 @@ def _start(root: Path, workers: int, *arguments: str) -> Session:
     return Session(process)
 
 
-def _soak(root: Path, session: Session, options: argparse.Namespace, end_at: int | None) -> None:
+def _soak(root: Path, session: Session, options: argparse.Namespace, end_at: int) -> None:
     """Watch a session and kill its workers, until it ends or so many trials have a record."""
     before, due, shown = _records(root), time.monotonic() + options.kill_every, 0.0
     while session.process.poll() is None:
         records = _records(root)
-        if end_at is not None and records >= end_at:
+        if records >= end_at:
             return
         if records - before >= WARM:
             session.memory.append(psutil.Process(session.process.pid).memory_info().rss / 1e6)
