@@ -148,9 +148,9 @@ class Controller:
                 f"cannot keep the run's files: {error}; make room, or give --infranoise-run-dir (for the ledger of "
                 "floors: the variable INFRANOISE_STATE_DIR) a place that can be written to"
             ) from None
+        self._clear_marks()
         preflight = self._preflight(plan, prepared, say) if self.settings.preflight else None
-        if preflight is not None:
-            plan = self._without(plan, preflight["quarantined"])
+        plan = self._without(plan, preflight["quarantined"] if preflight is not None else self._still_quarantined())
         line = prepare.enforcement(prepared.engine, prepared.capacity)
         self._meta = {
             **self._plan_meta(plan),
@@ -184,7 +184,8 @@ class Controller:
         hashes = {task.name: task.content_hash for task in plan.tasks}
         again = sum(self.past.reruns(trial.key, hashes.get(trial.key.task, "")) for trial in plan.trials)
         mine = sessions.entry(meta, trials=len(plan.trials), again=again)
-        return sessions.continued(self._resumed.run if self._resumed else None, meta, mine)
+        named = [task.name for task in plan.tasks if task.image is not None]
+        return sessions.continued(self._resumed.run if self._resumed else None, meta, mine, named)
 
     def _hold_run(self) -> None:
         """Show that this run is alive.
@@ -245,6 +246,17 @@ class Controller:
             "unchecked": sorted(selected - {fitness.task for fitness in found}),
             "tasks": {fitness.task: fitness.to_json() for fitness in found},
         }
+
+    def _still_quarantined(self) -> Mapping[str, str]:
+        """Return what an earlier session's preflight found unfit, where this one makes none."""
+        meta = self._resumed.run.meta if self._resumed else {}
+        return {} if self.settings.preflight else (meta.get("preflight") or {}).get("quarantined", {})
+
+    def _clear_marks(self) -> None:
+        from pytest_infranoise.resume import clear_marks
+
+        if self._resumed is not None:
+            clear_marks(self.run_dir, self._still_quarantined())
 
     def _without(self, plan: Plan, quarantined: Mapping[str, str]) -> Plan:
         """Return the plan without the trials of some tasks, which are told as skipped for a reason instead."""
@@ -358,7 +370,7 @@ class Controller:
         """Leave nothing on the engine, sum up, and return the exit status."""
         if self._backend is None:
             if self._resumed is not None and self._plan is not None and self._asked:
-                return self._finish_idle(status, self._resumed.run)
+                return self._finish_idle(status, read_run(self.run_dir))
             self._drop_empty_run_dir()
             return status
         if not self._meta:  # preparation failed: there is no run to speak of

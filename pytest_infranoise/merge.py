@@ -38,7 +38,7 @@ class MergeError(Exception):
     """These runs cannot be one; the message is fit to show to a user."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slot:
     """Parts that have no trial in common: the shards of one day, as it were.
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
 
+from pytest_infranoise.sessions import notes
 from pytest_infranoise.units import plural
 
 if TYPE_CHECKING:
@@ -137,6 +138,8 @@ def _notes(parts: Sequence[Part], set_aside: Mapping[str, int]) -> Iterator[str]
         entry["run"] for entry in entries
     )
     yield from _missing_shards(entries)
+    for part in parts:
+        yield from (f"{part.id}: {note}" for note in notes(part.run.meta.get("sessions") or (), {}))
     hosts = {(entry.get("host") or {}).get("name") for entry in entries}
     sizes = {_size(entry.get("engine") or {}) for entry in entries}
     if len(sizes) > 1:

@@ -6,10 +6,12 @@ one agent's name the same agent, and was judged by the same rules, whenever and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from pytest_infranoise.config_identity import same_config
 from pytest_infranoise.journal import RUN_SCHEMA
 from pytest_infranoise.journal import Run
 from pytest_infranoise.journal import RunNotFound
+from pytest_infranoise.journal import file_name
 from pytest_infranoise.journal import find_run
 from pytest_infranoise.journal import read_run
 from pytest_infranoise.journal import stop_file
@@ -85,7 +88,6 @@ def resume(config: pytest.Config) -> Resumed:
         past = past_of(run, rerun_infra=config.option.infranoise_rerun_infra)
         session = len(run.meta.get("sessions") or [None]) + 1
         if not config.option.collectonly:
-            _clear(path)
             past.write(past_file(path, session))
     except (RunNotFound, ValueError) as error:
         lock.release()
@@ -97,7 +99,15 @@ def resume(config: pytest.Config) -> Resumed:
         lock.release()
         raise
     adopt(config.option, adopted)
-    return Resumed(path, run, session, past, lock, adopted)
+    return Resumed(path, _light(run), session, past, lock, adopted)
+
+
+def _light(run: Run) -> Run:
+    """Return a run without the evidence: it is held in memory for as long as the session goes on."""
+    records, retries, set_aside = (
+        tuple(replace(record, details={}) for record in part) for part in (run.records, run.retries, run.set_aside)
+    )
+    return replace(run, records=records, retries=retries, set_aside=set_aside)
 
 
 def adopt(option: Any, adopted: Mapping[str, Any]) -> None:
@@ -126,11 +136,18 @@ def _check_resumable(path: Path, meta: Mapping[str, Any], config: pytest.Config)
             raise ValueError(f"leave out {option}: what has no record is run, whatever the outcome of the rest was")
 
 
-def _clear(path: Path) -> None:
-    """Forget why trials were not to start: whoever resumes has seen to that, or meets it again."""
+def clear_marks(path: Path, quarantined: Iterable[str]) -> None:
+    """Forget why trials were not to start: whoever resumes has seen to that, or meets it again.
+
+    Args:
+        path: the run's directory.
+        quarantined: tasks that stay in quarantine.
+    """
     stop_file(path).unlink(missing_ok=True)
+    kept = {file_name(task) for task in quarantined}
     for mark in (path / "quarantine").glob("*"):
-        mark.unlink(missing_ok=True)
+        if mark.name not in kept:
+            mark.unlink(missing_ok=True)
 
 
 # What the run fills in

@@ -24,25 +24,33 @@ def entry(meta: Mapping[str, Any], *, trials: int, again: int) -> dict[str, Any]
     return {"started": meta.get("created"), "finished": None, "trials": trials, "again": again, **facts}
 
 
-def continued(before: Run | None, meta: Mapping[str, Any], mine: Mapping[str, Any]) -> dict[str, Any]:
+def continued(
+    before: Run | None, meta: Mapping[str, Any], mine: Mapping[str, Any], named_images: Iterable[str] = ()
+) -> dict[str, Any]:
     """Return what ``run.json`` says from now on: nothing that was planned is dropped, what was first stays first.
 
     Args:
         before: the run as it was; None for a new one.
         meta: what this session would say of a run of its own.
         mine: this session's entry.
+        named_images: the tasks whose image is not built here: the same name may stand for another one by now.
     """
     if before is None:
         return {**meta, "sessions": [dict(mine)], "set_aside": {}, "run_notes": []}
     old = before.meta
     hashes = {**(old.get("task_hashes") or {}), **meta["task_hashes"]}
     set_aside = _set_aside(before, hashes)
-    sessions = [*(old.get("sessions") or [_first_session(before)]), dict(mine)]
+    planned = _union(old.get("planned", ()), meta["planned"])
+    images = old.get("images") or {}
+    now = {task: image for task, image in (meta.get("images") or {}).items() if task in {*named_images}}
+    changed = [task for task, image in now.items() if images.get(task, image) != image]
+    mine = {**mine, "added": len(planned) - len(before.planned), "new_images": sorted(changed)}
+    sessions = [*(old.get("sessions") or [_first_session(before)]), mine]
     return {
         **old,
         **meta,
         "created": old.get("created", meta["created"]),
-        "planned": _union(old.get("planned", ()), meta["planned"]),
+        "planned": planned,
         "tasks": {
             "collected": sorted({*old.get("tasks", {}).get("collected", ()), *meta["tasks"]["collected"]}),
             "skipped": {**old.get("tasks", {}).get("skipped", {}), **meta["tasks"]["skipped"]},
@@ -50,7 +58,7 @@ def continued(before: Run | None, meta: Mapping[str, Any], mine: Mapping[str, An
         },
         "configs": _by_name(old.get("configs", ()), meta["configs"]),
         "agents": _by_name(old.get("agents", ()), meta["agents"]),
-        "images": {**(old.get("images") or {}), **(meta.get("images") or {})},
+        "images": {**images, **(meta.get("images") or {})},
         "task_hashes": hashes,
         "preflight": _preflights(old.get("preflight"), meta.get("preflight")),
         "outcome_selection": old.get("outcome_selection"),
@@ -120,11 +128,21 @@ def notes(sessions: Sequence[Mapping[str, Any]], set_aside: Mapping[str, int]) -
             f"{plural(again, 'trial')} run again after an infra-error: rates are of first attempts, later ones are "
             "kept beside them"
         )
+    added = sum(int(one.get("added", 0)) for one in sessions)
+    if added:
+        lines.append(f"{plural(added, 'trial')} added to the plan later, when results could be seen")
+    images = sorted({task for one in sessions for task in one.get("new_images", ())})
+    if images:
+        lines.append(f"not under one image in all sessions: {_listed(images)}")
     if set_aside:
-        names = list(set_aside)
-        shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        shown = _listed(list(set_aside))
         lines.append(
             f"{plural(sum(set_aside.values()), 'record')} set aside and counted nowhere, because the task was "
             f"changed since: {shown}"
         )
     return lines
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
