@@ -428,6 +428,10 @@ class Controller:
     def _drop_empty_run_dir(self) -> None:
         for file in self.run_dir.glob("plan-*"):
             file.unlink()
+        if self._resumed is None:
+            self.let_go()
+            for file in self.run_dir.glob("*.lock"):
+                file.unlink()
         with contextlib.suppress(OSError):
             self.run_dir.rmdir()
 
