@@ -134,6 +134,8 @@ def _named(meta: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         yield "agent", entry["name"], entry
     yield "the pass threshold", "", meta.get("pass_threshold", 1.0)
     yield "the policy on kills of child processes", "", (meta.get("policy") or {}).get("oom_child", "infra")
+    for name, value in (meta.get("design") or {}).items():
+        yield "the design's", name, value
     for name, value in (meta.get("defaults") or {}).items():
         if value is not None:
             yield "the default of", name, value

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import replace
 from pathlib import Path
@@ -170,12 +171,21 @@ def adopted_options(option: Any, meta: Mapping[str, Any], file: SettingsFile) ->
         ("infranoise_pass_threshold", meta.get("pass_threshold")),
         ("infranoise_gate", list(meta.get("gates") or ()) or None),
         ("infranoise_shard", meta.get("shard")),
+        ("infranoise_baseline", meta.get("baseline")),
+        *((f"infranoise_{name}", value) for name, value in _design(meta).items()),
         ("infranoise_default_cpus", _range(defaults.get("cpus"))),
         ("infranoise_default_memory", _range(defaults.get("memory"))),
     ):
         if getattr(option, name) is None and value is not None:
             adopted[name] = value
     return adopted
+
+
+def _design(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was decided before the run, as it is typed."""
+    design = dict(meta.get("design") or {})
+    # In points there; rounded, so that 0.03 comes out as 3 and not as a neighbour of it.
+    return {name: round(100 * value, 7) if name == "margin" else value for name, value in design.items()}
 
 
 def _range(ends: Sequence[float] | None) -> str | None:
@@ -250,11 +260,17 @@ def _other_contradictions(settings: Settings, meta: Mapping[str, Any]) -> Iterat
     samples = int(meta.get("samples") or 0)
     if settings.samples < samples:
         yield f"--infranoise-samples is {settings.samples} and was {samples}; samples can only be added"
+    design, fixed = _design({"design": asdict(settings.design)}), _design(meta)
+    for name in fixed:
+        if design.get(name) != fixed[name]:
+            option = f"--infranoise-{name.replace('_', '-')}"
+            yield f"{option} is {design.get(name)} and was {fixed[name]} when the run began"
     shard, before = settings.shard and str(settings.shard), meta.get("shard")
     defaults: Mapping[str, Any] = meta.get("defaults") or {}
     for option, value, old in (
         ("--infranoise-seed", settings.seed, meta.get("seed", settings.seed)),
         ("--infranoise-pass-threshold", settings.pass_threshold, meta.get("pass_threshold", 1.0)),
+        ("--infranoise-baseline", settings.baseline.name, meta.get("baseline") or settings.baseline.name),
         ("--infranoise-shard", shard, before if "shard" in meta else shard),
         ("--infranoise-default-cpus", _plain(settings.defaults.cpus), _plain(defaults.get("cpus"))),
         ("--infranoise-default-memory", _plain(settings.defaults.memory), _plain(defaults.get("memory"))),

@@ -156,6 +156,7 @@ def agents(**fields: Any) -> list[dict[str, Any]]:
         ),
         ({"agents": agents(model="m1")}, {"agents": agents(model="m2")}, "agent 'scripted' is .*m1 in .*m2 in"),
         ({"agents": agents(fingerprint="f1")}, {"agents": agents(fingerprint="f2")}, "options f1 in .* options f2"),
+        ({"design": {"margin": 0.03}}, {"design": {"margin": 0.05}}, "design's 'margin' is 0.03 in .* and 0.05 in"),
         ({"pass_threshold": 1.0}, {"pass_threshold": 0.5}, "the pass threshold is 1.0 in .* and 0.5 in"),
         (
             {"policy": {"oom_child": "infra"}},

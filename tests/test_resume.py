@@ -224,7 +224,7 @@ def make_run(pytester: pytest.Pytester, recorded: int | None = None, **changes: 
     planned = [
         TrialKey("oracle", "", "hello", config, sample) for sample in (0, 1) for config in ("1x", "uncapped")
     ]
-    facts = {
+    facts: dict[str, Any] = {
         "configs": [describe_config(config) for config in parse_configs(["1x,uncapped"])],
         "agents": [agent_entry(AgentChoice("oracle", kind="oracle"))],
         "defaults": {"cpus": None, "memory": None},
@@ -232,7 +232,7 @@ def make_run(pytester: pytest.Pytester, recorded: int | None = None, **changes: 
         **changes,
     }
     run_dir = pytester.path / ".infranoise" / "runs" / RUN
-    write_meta(run_dir, meta_of(planned, **facts))
+    write_meta(run_dir, meta_of(planned, baseline=facts["configs"][0]["name"], **facts))
     for place in planned[:recorded]:
         Journal(run_dir, "main").finished(record(place, task_hash=""))
     return run_dir
@@ -289,6 +289,12 @@ RAM = parse_configs(["ram:memory=1x..2x"])[0]
     ("arguments", "changes", "complaints"),
     [
         (["--infranoise-seed", "8"], {}, ["--infranoise-seed is 8 and was 7 when the run began"]),
+        (["--infranoise-baseline", "uncapped"], {}, ["--infranoise-baseline is uncapped and was 1x when the run*"]),
+        (
+            ["--infranoise-margin", "5", "--infranoise-alpha", "0.1"],
+            {"design": {"margin": 0.03, "alpha": 0.05, "min_cut": 0.5, "target": "benchmark"}},
+            ["--infranoise-margin is 5.0 and was 3.0 *", "--infranoise-alpha is 0.1 and was 0.05 *"],
+        ),
         (["--infranoise-pass-threshold", "0.5"], {}, ["--infranoise-pass-threshold is 0.5 and was 1.0 *"]),
         (["--infranoise-samples", "1"], {}, ["--infranoise-samples is 1 and was 2; samples can only be added"]),
         (["--infranoise-shard", "1/2"], {}, ["--infranoise-shard is 1/2 and was not given when the run began"]),
