@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pluggy
 import pytest
 
 from pytest_infranoise.model import AgentChoice
@@ -53,6 +54,11 @@ class TaskDirectory(pytest.File):
 
     task: Task | Exception
 
+    @property
+    def ihook(self) -> pluggy.HookRelay:
+        """The hooks of the conftest files around; pytest knows those only of directories that it enters itself."""
+        return self.session.gethookproxy(self.path.parent)
+
     def collect(self) -> Iterator[TaskFile]:
         """Yield the one task file."""
         file = getattr(self.task, "file", self.path / "task.yaml")
@@ -71,6 +77,11 @@ class TaskFile(pytest.File):
     def __init__(self, *, task: Task | Exception, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.task = task
+
+    @property
+    def ihook(self) -> pluggy.HookRelay:
+        """The hooks of the conftest files around the task's directory."""
+        return super().ihook if self.parent is None else self.parent.ihook
 
     def collect(self) -> Iterator[TrialItem]:
         """Yield one item for each agent, config and sample.
@@ -145,6 +156,11 @@ def _items(node: TaskFile | Instance, task: Task, settings: Settings) -> Iterato
 class TrialItem(pytest.Function):
     """One trial. It runs in the setup phase, in a fixture; the call phase only looks at the verdict."""
 
+    @property
+    def ihook(self) -> pluggy.HookRelay:
+        """The hooks of the conftest files around its task's directory."""
+        return super().ihook if self.parent is None else self.parent.ihook
+
     def reportinfo(self) -> tuple[Path, int, str]:
         """Return what reports call this item."""
         return self.path, 0, self.name
@@ -191,15 +207,25 @@ def trial_specs(items: Sequence[pytest.Item]) -> dict[str, TrialSpec]:
     return {item.nodeid: item.stash[SPEC] for item in items if is_trial(item)}
 
 
-def shuffle(items: list[pytest.Item], seed: int) -> None:
+def shuffle(items: list[pytest.Item], config: pytest.Config) -> None:
     """Put the trials among the items in the order to run them in; other items keep their places."""
-    from pytest_infranoise.schedule import shuffled
-
     places = [index for index, item in enumerate(items) if is_trial(item)]
     trials = [items[index] for index in places]
-    order = shuffled([trial.stash[SPEC].key for trial in trials], seed)
+    order = _order([trial.stash[SPEC] for trial in trials], config) if trials else []
     for place, chosen in zip(places, order, strict=True):
         items[place] = trials[chosen]
+
+
+def _order(specs: Sequence[TrialSpec], config: pytest.Config) -> list[int]:
+    """Return the order of trials; a worker's is only what sorting by outcome starts from."""
+    from pytest_infranoise.scheduler.order import shuffled
+
+    settings = config.stash[SETTINGS]
+    if settings.schedule.order == "shuffled" or hasattr(config, "workerinput"):
+        return shuffled([spec.key for spec in specs], settings.seed)
+    from pytest_infranoise.scheduler.plain import plain_order
+
+    return plain_order([(spec.key, spec.task, spec.config) for spec in specs], settings, config)
 
 
 def collect_directory(path: Path, parent: pytest.Collector) -> TaskDirectory | None:

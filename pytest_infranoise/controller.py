@@ -32,10 +32,13 @@ from pytest_infranoise.model import Record
 from pytest_infranoise.model import Verdict
 from pytest_infranoise.outcomes import attached
 from pytest_infranoise.past import NO_PAST
+from pytest_infranoise.scheduler.budget import NOTHING
+from pytest_infranoise.scheduler.order import ORDERS
 from pytest_infranoise.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_infranoise.gates import GateResult
+    from pytest_infranoise.host import Ledger
     from pytest_infranoise.host import Owner
     from pytest_infranoise.model import Task
     from pytest_infranoise.plan import Plan
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
     from pytest_infranoise.prepare import Prepared
     from pytest_infranoise.resume import Resumed
     from pytest_infranoise.sandboxes.protocol import Backend
+    from pytest_infranoise.scheduler.budget import Capacity
+    from pytest_infranoise.scheduler.budget import Need
 
 GATE_FAILED = 20
 WORKER_LABEL = "infranoise.worker"
@@ -86,6 +91,11 @@ class Controller:
         self._meta: dict[str, Any] = {}
         self._backend: Backend | None = None
         self._owner: Owner | None = None
+        self._ledger: Ledger | None = None
+        self._records: tuple[Record, ...] = ()
+        # Trials by node id that are to be run, once the run has begun, and what their floors are shared out of.
+        self.runnable: dict[str, PlannedTrial] = {}
+        self.capacity: Capacity | None = None
         self._render: Callable[[int], list[str]] = lambda width: []
 
     def accept(self, plan: Plan, tasks: Sequence[Task] = ()) -> None:
@@ -133,9 +143,9 @@ class Controller:
         try:
             self._hold_run()
             # First, so that `infranoise clean` sees a living run before it has any image.
-            ledger = Ledger(prepare.engine_of(self._backend).id)
+            self._ledger = ledger = Ledger(prepare.engine_of(self._backend).id)
             self._owner = ledger.register(self.run, self.process_name("controller"))
-            prepared = prepare.prepare(plan, self._backend, say)
+            prepared = prepare.prepare(plan, self._backend, say, self.settings.schedule)
             self._owner.hold_images(prepared.images.values())
             self._check_engine(prepared)
             prepare.sweep_dead_runs(self._backend, ledger, say, resumed=self.run if self._resumed else None)
@@ -151,7 +161,9 @@ class Controller:
         self._clear_marks()
         preflight = self._preflight(plan, prepared, say) if self.settings.preflight else None
         plan = self._without(plan, preflight["quarantined"] if preflight is not None else self._still_quarantined())
-        line = prepare.enforcement(prepared.engine, prepared.capacity)
+        self.capacity = prepared.capacity
+        self.runnable = {trial.nodeid: trial for trial in plan.trials}
+        line = prepare.enforcement(prepared.engine, prepared.capacity, prepared.admit)
         self._meta = {
             **self._plan_meta(plan),
             "engine": asdict(prepared.engine),
@@ -288,7 +300,8 @@ class Controller:
             "agents": _agents(plan, settings),
             "samples": settings.samples,
             "seed": settings.seed,
-            "order": "shuffled inside rounds; all configs of a task close together",
+            "order": ORDERS[settings.schedule.order],
+            "schedule": {"order": settings.schedule.order, "admit": settings.schedule.admit},
             "gates": list(settings.gates),
             "pass_threshold": settings.pass_threshold,
             "workers": self._workers,
@@ -299,6 +312,17 @@ class Controller:
             "outcome_selection": selection,
             "cut_short": selection,
         }
+
+    def outside(self) -> tuple[Need, bool]:
+        """Return what other sessions hold or wait for, and whether a trial of this one waits for them."""
+        if self._ledger is None:
+            return NOTHING, False
+        return self._ledger.outside(self.run)
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """The run's records, once it is over."""
+        return self._records
 
     def saw_report(self, report: Any) -> None:
         """Notice failures that have nothing to do with us: they decide the exit status first."""
@@ -384,6 +408,10 @@ class Controller:
         self._meta["sessions"][-1]["finished"] = now
         before = self._meta["cut_short"] if run.missing else self._meta["outcome_selection"]
         self._meta["cut_short"] = stopped_early or before
+        self._records = run.records
+        from pytest_infranoise.scheduler.start_times import start_facts
+
+        self._meta["schedule"] = {**self._meta["schedule"], **start_facts(run.records)}
         try:
             write_meta(self.run_dir, self._meta)
         except OSError as error:

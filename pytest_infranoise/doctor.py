@@ -102,8 +102,10 @@ def limits(info: EngineInfo) -> Iterator[Check]:
 def capacity(info: EngineInfo) -> Check:
     """Say what floors are shared out of."""
     from pytest_infranoise.host import capacity as to_give
+    from pytest_infranoise.host_limits import limits_around
+    from pytest_infranoise.sandboxes.engine import engine_address
 
-    limit = to_give(info)
+    limit = to_give(info, limits_around(engine_address()))
     return Check(Status.OK, f"host: {limit.cpus:g} CPUs and {format_memory(limit.memory)} for all floors together")
 
 

@@ -79,12 +79,12 @@ class TrialProcess:
         return self._backend
 
     def admit(self, trial: Trial) -> AbstractContextManager[Mapping[str, Any]]:
-        """Reserve a trial's floor on this engine for as long as the context lasts."""
+        """Reserve a trial's floor (or ceiling) on this engine for as long as the context lasts."""
         from pytest_infranoise.host import Ledger
 
         if self._owner is None:
             self._owner = Ledger(self.prepared.engine.id).register(self.run, self.name)
-        return self._owner.reserve(trial.allocation, self.prepared.capacity)
+        return self._owner.reserve(trial.allocation, self.prepared.capacity, self.prepared.admit, trial.key.config)
 
     def stopped(self, task: Task) -> str | None:
         """Return why no trial of this task may start any more; None when it may."""

@@ -15,18 +15,26 @@ import os
 import platform
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 from filelock import Timeout
 
+from pytest_infranoise.host_limits import Limits
 from pytest_infranoise.model import Allocation
 from pytest_infranoise.sandboxes.protocol import EngineInfo
+from pytest_infranoise.scheduler.budget import NOTHING
+from pytest_infranoise.scheduler.budget import Admit
+from pytest_infranoise.scheduler.budget import Capacity as Capacity
+from pytest_infranoise.scheduler.budget import Need
+from pytest_infranoise.scheduler.budget import need_of
+from pytest_infranoise.scheduler.budget import total
+from pytest_infranoise.units import format_memory
 
 # The engine, the harness and the kernel need memory too; CPU floors may fill the host entirely.
 MEMORY_RESERVE = 0.05
@@ -35,17 +43,32 @@ STATE_DIR = "/tmp/infranoise"
 _POLL_SECONDS = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """Cores and bytes that floors may add up to."""
+def capacity(
+    engine: EngineInfo, around: Limits | None = None, *, cpus: float | None = None, memory: int | None = None
+) -> Capacity:
+    """Return what the engine's host can give to trials.
 
-    cpus: float
-    memory: int
+    Args:
+        engine: the engine.
+        around: limits of a container that the engine itself runs in.
+        cpus: what the user says that floors may add up to in cores, instead.
+        memory: the same in bytes; nothing is kept back of it.
 
-
-def capacity(engine: EngineInfo) -> Capacity:
-    """Return what the engine's host can give to trials."""
-    return capacity_of(engine.cpus, engine.memory)
+    Raises:
+        ValueError: the user gives more than the host has.
+    """
+    if cpus is not None and cpus > engine.cpus:
+        raise ValueError(f"--infranoise-host-cpus: {cpus:g} is more than the {engine.cpus:g} CPUs of the host")
+    if memory is not None and memory > engine.memory:
+        raise ValueError(
+            f"--infranoise-host-memory: {format_memory(memory)} is more than the {format_memory(engine.memory)} "
+            "of the host"
+        )
+    around = around or Limits()
+    found = capacity_of(
+        min(engine.cpus, around.cpus or engine.cpus), min(engine.memory, around.memory or engine.memory)
+    )
+    return Capacity(found.cpus if cpus is None else cpus, found.memory if memory is None else memory)
 
 
 def capacity_of(cpus: float, memory: int) -> Capacity:
@@ -110,7 +133,19 @@ class Ledger:
     def living_runs(self) -> set[str]:
         """Return the runs that at least one living process owns; forgets the dead ones."""
         with self._transaction:
-            return {name.rpartition("--")[0] for name in self._living()}
+            return {_run_of(name) for name in self._living()}
+
+    def outside(self, run: str) -> tuple[Need, bool]:
+        """Return what other runs hold or wait for, and whether a trial of this run waits for them."""
+        names = [path.stem for path in self.owners.glob("*.json")]
+        if all(_run_of(name) == run for name in names):
+            return NOTHING, False  # nobody else; the ordinary case, and cheap to find out
+        with self._transaction:
+            reservations = self._reservations()
+        others = [entry for name, entry in reservations.items() if _run_of(name) != run]
+        mine = [entry for name, entry in reservations.items() if _run_of(name) == run]
+        held = total(Need(entry["cpus"], entry["memory"]) for entry in others)
+        return held, bool(others) and not all(entry["granted"] for entry in mine)
 
     @contextlib.contextmanager
     def closed(self) -> Iterator[None]:
@@ -153,6 +188,11 @@ class Ledger:
         return reservations
 
 
+def _run_of(name: str) -> str:
+    """Return the run that an owner is part of."""
+    return name.rpartition("--")[0]
+
+
 class Owner:
     """One process's place in the ledger: at most one reservation at a time."""
 
@@ -163,24 +203,31 @@ class Owner:
         self.run = run
 
     @contextlib.contextmanager
-    def reserve(self, allocation: Allocation, limit: Capacity) -> Iterator[dict[str, Any]]:
-        """Hold a floor, waiting until it fits; yields what was there when it was granted.
+    def reserve(
+        self, allocation: Allocation, limit: Capacity, admit: Admit = "floor", config: str = ""
+    ) -> Iterator[dict[str, Any]]:
+        """Hold a floor (or ceiling), waiting until it fits; yields what was there when it was granted.
 
-        Those who wait are served in the order they came: nobody overtakes, so a large floor is never starved.
+        ``config`` is told to those that start beside this one. Those who wait are served in the order they came:
+        nobody overtakes, so a large floor is never starved.
         """
         asked = time.time()
         try:
-            while (granted := self._try(allocation, limit, asked)) is None:
+            while (granted := self._try(allocation, limit, asked, admit, config)) is None:
                 time.sleep(_POLL_SECONDS)
             yield granted
         finally:
             self._path.unlink(missing_ok=True)
 
-    def _try(self, allocation: Allocation, limit: Capacity, asked: float) -> dict[str, Any] | None:
+    def _try(
+        self, allocation: Allocation, limit: Capacity, asked: float, admit: Admit = "floor", config: str = ""
+    ) -> dict[str, Any] | None:
+        need = need_of(allocation, limit, admit)
         mine = {
             "asked": asked,
-            "cpus": allocation.cpus_floor,
-            "memory": allocation.memory_floor,
+            "cpus": need.cpus,
+            "memory": need.memory,
+            "config": config,
             "memory_ceiling": allocation.memory_ceiling,
             "granted": False,
         }
@@ -189,19 +236,18 @@ class Owner:
             others.pop(self._path.stem, None)
             running = [other for other in others.values() if other["granted"]]
             first = all(other["granted"] or other["asked"] >= asked for other in others.values())
-            fits = (
-                sum(other["cpus"] for other in running) + allocation.cpus_floor <= limit.cpus + 1e-9
-                and sum(other["memory"] for other in running) + allocation.memory_floor <= limit.memory
-            )
-            granted = first and fits
+            reserved = need + total(Need(other["cpus"], other["memory"]) for other in running)
+            granted = first and reserved.fits(limit)
             self._path.write_text(json.dumps({**mine, "granted": granted}), "ascii")
         if not granted:
             return None
         return {
             "waited_seconds": round(time.time() - asked, 3),
             "running_beside": len(running),
-            "cpus_reserved": allocation.cpus_floor + sum(other["cpus"] for other in running),
-            "memory_reserved": allocation.memory_floor + sum(other["memory"] for other in running),
+            "beside": dict(Counter(other.get("config", "") for other in running)),
+            "admit": admit,
+            "cpus_reserved": reserved.cpus,
+            "memory_reserved": reserved.memory,
             "memory_overcommit": _overcommit([mine, *running], limit.memory),
         }
 

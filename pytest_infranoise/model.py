@@ -55,7 +55,7 @@ class FailReason(StrEnum):
 
 
 class Flag(StrEnum):
-    """What was observed beside the verdict and never changes it."""
+    """What was observed beside the verdict and never changes it; ``tampered`` alone stands on no pass."""
 
     OOM_KILLS = "oom-kills"
     PIDS_DENIED = "pids-denied"
@@ -64,6 +64,8 @@ class Flag(StrEnum):
     ENGINE_GAP = "engine-gap"
     LEAKED = "leaked"
     TWO_REWARDS = "two-rewards"
+    TAMPERED = "tampered"
+    TOOLS_CHANGED = "tools-changed"
 
 
 class Phase(StrEnum):

@@ -119,13 +119,20 @@ def make_plan(session: pytest.Session) -> Plan:
         problems += [*settings.toml_errors, *_repeated(session.items), *duplicates(loaded)]
         problems += _settings_problems(settings, loaded, agent_missing=agent_missing)
     trials = []
+    allocations: dict[tuple[str, str], Allocation | None] = {}
     for nodeid, spec in specs.items():
-        if spec.task.unsupported is None:
+        if spec.task.unsupported is not None:
+            continue
+        # Once for all samples and agents: there may be thousands.
+        place = (spec.task.name, spec.config.name)
+        if place not in allocations:
             try:
-                allocation = allocate(spec.task, spec.config)
+                allocations[place] = allocate(spec.task, spec.config)
             except ValueError as error:
                 problems.append(str(error))
-                continue
+                allocations[place] = None
+        allocation = allocations[place]
+        if allocation is not None:
             trials.append(PlannedTrial(nodeid, spec.key, str(spec.task.file), allocation))
     problems += _unset_variables(list(specs.values()))
     agents_needed = [spec for spec in specs.values() if spec.agent is not marked.AGENT]

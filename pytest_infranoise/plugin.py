@@ -57,6 +57,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     sessions.unconfigure(config)
 
 
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Say what ``-n auto`` means where there are tasks."""
+    from pytest_infranoise.scheduler import workers
+
+    return workers.auto_workers(config)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_infranoise_load_task(path: Path, config: pytest.Config) -> Task | None:
     """Load our own format, Harbor's and Terminal-Bench's."""
@@ -97,7 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Select and shuffle trials; first of all, so that what selects and sorts by outcome has the last word."""
     sessions.select(config, items)
     if not config.option.collectonly:
-        collect.shuffle(items, config.stash[SETTINGS].seed)
+        collect.shuffle(items, config)
 
 
 @pytest.hookimpl(tryfirst=True)

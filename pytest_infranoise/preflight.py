@@ -194,7 +194,7 @@ class _Lane:
 
         @contextlib.contextmanager
         def admit(trial: Trial) -> Iterator[Mapping[str, Any]]:
-            with owner.reserve(trial.allocation, setting.prepared.capacity) as granted:
+            with owner.reserve(trial.allocation, setting.prepared.capacity, setting.prepared.admit) as granted:
                 if self._stopped.is_set():
                     raise _Stopped
                 yield granted

@@ -24,15 +24,20 @@ from pytest_infranoise.host import Capacity
 from pytest_infranoise.host import Ledger
 from pytest_infranoise.host import boot_id
 from pytest_infranoise.host import capacity
+from pytest_infranoise.host_limits import limits_around
 from pytest_infranoise.model import Task
 from pytest_infranoise.plan import Plan
 from pytest_infranoise.plan import PlannedTask
 from pytest_infranoise.progress import Progress
 from pytest_infranoise.progress import as_completed
+from pytest_infranoise.sandboxes.engine import engine_address
 from pytest_infranoise.sandboxes.protocol import Backend
 from pytest_infranoise.sandboxes.protocol import ConfigError
 from pytest_infranoise.sandboxes.protocol import EngineInfo
 from pytest_infranoise.sandboxes.protocol import SandboxError
+from pytest_infranoise.scheduler.budget import Admit
+from pytest_infranoise.settings_schedule import DEFAULT_SCHEDULE
+from pytest_infranoise.settings_schedule import ScheduleSettings
 from pytest_infranoise.units import format_memory
 
 RUN_LABEL = "infranoise.run"
@@ -58,6 +63,7 @@ class Prepared:
     capacity: Capacity
     images: Mapping[str, str]
     image_errors: Mapping[str, Mapping[str, Any]]
+    admit: Admit = "floor"  # what is reserved for a trial
     place: str = ""  # the ledger that holds the floors, as containers are labelled with it
 
     def write(self, run_dir: Path) -> None:
@@ -71,7 +77,12 @@ class Prepared:
         engine: dict[str, Any] = {**data["engine"]}
         engine.update((key, tuple(engine[key])) for key in ("unsupported", "warnings"))
         return cls(
-            EngineInfo(**engine), Capacity(**data["capacity"]), data["images"], data["image_errors"], data["place"]
+            engine=EngineInfo(**engine),
+            capacity=Capacity(**data["capacity"]),
+            images=data["images"],
+            image_errors=data["image_errors"],
+            admit=data["admit"],
+            place=data["place"],
         )
 
     def image(self, task: Task) -> str:
@@ -105,12 +116,14 @@ def engine_of(backend: Backend) -> EngineInfo:
         raise PreparationError(f"no Docker Engine: {error.text}") from None
 
 
-def prepare(plan: Plan, backend: Backend, say: Callable[[str], None]) -> Prepared:
+def prepare(
+    plan: Plan, backend: Backend, say: Callable[[str], None], schedule: ScheduleSettings = DEFAULT_SCHEDULE
+) -> Prepared:
     """Check the engine against the plan and get every image.
 
     Raises:
-        PreparationError: no engine, an engine that cannot enforce limits, a floor above the host, or no task
-            whose image can exist.
+        PreparationError: no engine, an engine that cannot enforce limits, a floor above the host, more given to
+            trials than the host has, or no task whose image can exist.
     """
     engine = engine_of(backend)
     if engine.unsupported:
@@ -118,7 +131,12 @@ def prepare(plan: Plan, backend: Backend, say: Callable[[str], None]) -> Prepare
             f"the engine ({engine.version}, cgroup v{engine.cgroup_version}) cannot enforce limits: "
             f"{'; '.join(engine.unsupported)}. Nothing measured on it would mean anything"
         )
-    limit = capacity(engine)
+    try:
+        limit = capacity(
+            engine, limits_around(engine_address()), cpus=schedule.host_cpus, memory=schedule.host_memory
+        )
+    except ValueError as error:
+        raise PreparationError(str(error)) from None
     _check_floors(plan, limit)
     images, errors = _images(plan.tasks, backend, say)
     broken = {task: error for task, error in errors.items() if error["kind"] == ConfigError.__name__}
@@ -127,7 +145,7 @@ def prepare(plan: Plan, backend: Backend, say: Callable[[str], None]) -> Prepare
         raise PreparationError(
             "\n".join(f"{files[task]}: image: {error['text']}" for task, error in broken.items())
         )
-    return Prepared(engine, limit, images, errors)
+    return Prepared(engine, limit, images, errors, schedule.admit)
 
 
 def _check_floors(plan: Plan, limit: Capacity) -> None:
@@ -248,11 +266,12 @@ def is_ours(labels: Mapping[str, str], place: str) -> bool:
     return host == place or (earlier_boot and host.partition("#")[0] == platform.node())
 
 
-def enforcement(engine: EngineInfo, limit: Capacity) -> str:
+def enforcement(engine: EngineInfo, limit: Capacity, admit: Admit = "floor") -> str:
     """Return the one line that says how floors and ceilings were enforced."""
+    reserved = "floors by admission" if admit == "floor" else "ceilings reserved by admission (uncapped: all of it)"
     return (
         f"Docker {engine.version}, cgroup v{engine.cgroup_version}: memory ceiling = hard limit with no swap, "
-        f"CPU ceiling = quota; floors by admission within {limit.cpus:g} CPUs and {format_memory(limit.memory)}; "
+        f"CPU ceiling = quota; {reserved} within {limit.cpus:g} CPUs and {format_memory(limit.memory)}; "
         "limits read back from the kernel for every trial"
     )
 

@@ -10,6 +10,7 @@ import contextlib
 import pickle
 import signal
 from collections.abc import Callable
+from collections.abc import Generator
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,8 +36,10 @@ from pytest_infranoise.settings import read_settings
 
 if TYPE_CHECKING:
     from pytest_infranoise.resume import Resumed
+    from pytest_infranoise.scheduler.xdist import TrialScheduling
 
 PAST = pytest.StashKey[Past]()
+HAS_TRIALS = pytest.StashKey[bool]()
 _CONTROLLER = "infranoise-controller"
 _UNDO_SIGTERM = pytest.StashKey[Callable[[], None]]()
 _SHOWN_ERRORS = 30
@@ -51,6 +54,7 @@ def configure(config: pytest.Config) -> None:
     told = getattr(config, "workerinput", {}).get("infranoise")
     if told:
         _configure_worker(config, told)
+        config.pluginmanager.register(WorkerPlugin(), "infranoise-worker")
         return
     resumed = _resume(config)
     try:
@@ -137,6 +141,7 @@ def collected(session: pytest.Session) -> None:
         controller.controller.accept(plan, _loaded(session))
     else:
         process = config.stash[PROCESS]
+        config.stash[HAS_TRIALS] = bool(plan.trials)
         plan.write(_plan_file(process.run_dir, process.name))
         process.take_part()
         if config.stash[SETTINGS].preflight:
@@ -178,12 +183,79 @@ def _end_on_sigterm(config: pytest.Config) -> None:
     config.stash[_UNDO_SIGTERM] = undo
 
 
+class WorkerPlugin:
+    """The hooks of a process that is told what to run."""
+
+    def __init__(self) -> None:
+        self._tick: pytest.Item | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Get ready for the scheduler of trials, now that xdist has told its controller what was collected."""
+        if session.config.stash.get(HAS_TRIALS, False):
+            from pytest_infranoise.scheduler.xdist import Tick
+
+            self._tick = Tick.from_parent(session, name="infranoise-tick")
+            session.items.append(self._tick)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        """Pass over the item that is only there for this process to have something in hand."""
+        return True if item is self._tick else None
+
+
 class ControllerPlugin:
     """The hooks of the process that the user started."""
 
     def __init__(self, config: pytest.Config, controller: Controller) -> None:
         self.config = config
         self.controller = controller
+        self.scheduler: TrialScheduling | None = None
+
+    @pytest.hookimpl(optionalhook=True, wrapper=True)
+    def pytest_xdist_make_scheduler(self) -> Generator[None, Any, Any]:
+        """Take the place of whatever scheduler there is, as soon as it turns out that there are trials."""
+        usual = yield
+        from pytest_infranoise.scheduler.xdist import LateScheduling
+
+        return LateScheduling(usual, self._scheduler)
+
+    def _scheduler(self, usual: Any) -> Any:
+        controller, schedule = self.controller, self.controller.settings.schedule
+        if not controller.begun or controller.capacity is None:
+            return usual
+        from xdist.workermanage import parse_tx_spec_config
+
+        from pytest_infranoise.scheduler.estimates import read_estimates
+        from pytest_infranoise.scheduler.plan import Policy
+        from pytest_infranoise.scheduler.plan import make_line
+        from pytest_infranoise.scheduler.xdist import Outside
+        from pytest_infranoise.scheduler.xdist import TrialScheduling
+
+        option = self.config.option
+        policy = Policy(
+            schedule.order,
+            schedule.admit,
+            controller.settings.seed,
+            controller.capacity,
+            read_estimates(self.config),
+            as_collected=bool(getattr(option, "failedfirst", False) or getattr(option, "newfirst", False)),
+        )
+        trials = {nodeid: (trial.key, trial.allocation) for nodeid, trial in controller.runnable.items()}
+        if option.dist != "load":
+            self._say(f"infranoise: trials are scheduled by their floors; --dist {option.dist} is not used")
+        self.scheduler = TrialScheduling(
+            self.config,
+            len(parse_tx_spec_config(self.config)),
+            lambda ids: make_line(ids, trials, policy),
+            lambda: Outside(*controller.outside()),
+        )
+        return self.scheduler
+
+    def drain(self, reason: str) -> None:
+        """Let no item start any more in any worker; what runs goes on to its end."""
+        if self.scheduler is not None:
+            self.scheduler.drain(reason)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -286,13 +358,23 @@ class ControllerPlugin:
         """Sum up once xdist's workers are gone, and set the exit status."""
         self.controller.saw_failures(session.testsfailed)
         session.exitstatus = self.controller.finish(int(session.exitstatus), self._stopped_early(session))
+        if self.controller.records:
+            from pytest_infranoise.scheduler.estimates import keep_seconds
+
+            keep_seconds(self.config, self.controller.records)
 
     def _stopped_early(self, session: pytest.Session) -> str | None:
         xdist: Any = self.config.pluginmanager.getplugin("dsession")
         reason = session.shouldfail or session.shouldstop or getattr(xdist, "shouldstop", None)
         if reason:
             return str(reason)
-        return "the session was interrupted" if session.exitstatus == pytest.ExitCode.INTERRUPTED else None
+        if self.scheduler is not None and self.scheduler.drained:
+            return self.scheduler.drained
+        if session.exitstatus == pytest.ExitCode.INTERRUPTED:
+            return "the session was interrupted"
+        if self.scheduler is not None and self.scheduler.waiting:
+            return "workers died, and no others were started in their place"
+        return None
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print infra-errors and the summary."""

@@ -33,6 +33,10 @@ from pytest_infranoise.settings_design import read_baseline
 from pytest_infranoise.settings_design import read_design
 from pytest_infranoise.settings_file import SettingsFile
 from pytest_infranoise.settings_file import read_settings_file
+from pytest_infranoise.settings_schedule import DEFAULT_SCHEDULE
+from pytest_infranoise.settings_schedule import ScheduleSettings
+from pytest_infranoise.settings_schedule import add_options as add_schedule_options
+from pytest_infranoise.settings_schedule import read_schedule
 from pytest_infranoise.settings_values import option_name
 from pytest_infranoise.settings_values import scalar
 from pytest_infranoise.settings_values import told
@@ -80,6 +84,7 @@ class Settings:
     design: Design = DESIGN
     baseline_name: str = ""
     shard: Shard | None = None
+    schedule: ScheduleSettings = DEFAULT_SCHEDULE
 
     @property
     def baseline(self) -> ResourceConfig:
@@ -176,6 +181,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("infranoise_preflight", "check every task first (true or false)", type="string", default="")
     parser.addini("infranoise_default_cpus", "CPUs of tasks that state none", type="string", default="")
     parser.addini("infranoise_default_memory", "memory of tasks that state none", type="string", default="")
+    add_schedule_options(group, parser)
 
 
 def read_settings(config: pytest.Config, seed: int | None = None) -> Settings:
@@ -201,6 +207,7 @@ def _settings(config: pytest.Config, seed: int | None, file: SettingsFile) -> Se
     agents, agent_errors = _chosen_agents(config, file)
     design, design_errors = read_design(config, file)
     baseline, baseline_errors = _baseline(config, file, configs, known=not config_errors)
+    schedule, schedule_errors = read_schedule(config, toml)
     settings = Settings(
         configs=configs,
         samples=scalar(config, "samples", int, toml.get("samples", 3)),
@@ -221,10 +228,12 @@ def _settings(config: pytest.Config, seed: int | None, file: SettingsFile) -> Se
         design=design,
         baseline_name=baseline,
         shard=_shard(option.infranoise_shard),
+        schedule=schedule,
     )
     settings, range_errors = _in_range(config, settings)
     design_errors += baseline_errors
-    later = (*file.errors, *config_errors, *agent_errors, *range_errors, *design_errors, *_same_ids(settings))
+    own_errors = (*config_errors, *agent_errors, *range_errors, *design_errors, *schedule_errors)
+    later = (*file.errors, *own_errors, *_same_ids(settings))
     gate_errors = _gate_errors(settings, [] if later else [resources.name for resources in settings.configs])
     if gate_errors and option.infranoise_gate:
         raise ValueError(gate_errors[0])

@@ -20,10 +20,12 @@ from pytest_infranoise.config_grammar import parse_configs
 from pytest_infranoise.config_tables import configs_of_tables
 from pytest_infranoise.model import ResourceConfig
 from pytest_infranoise.settings_design import design_errors
+from pytest_infranoise.settings_schedule import CHOICES
 from pytest_infranoise.tasks.defaults import parse_cpus
 from pytest_infranoise.tasks.defaults import parse_memory_range
 
 TOML_KEYS = (
+    "admit",
     "agent",
     "agents",
     "alpha",
@@ -34,6 +36,7 @@ TOML_KEYS = (
     "gates",
     "margin",
     "min-cut",
+    "order",
     "pass-threshold",
     "preflight",
     "resource-configs",
@@ -130,6 +133,9 @@ def _toml_errors(
     for key, check, expected in checks:
         if key in table and not check(table[key]):
             errors.append(f"{key}: {table[key]!r} is not {expected}")
+    for key, choices in CHOICES.items():
+        if key in table and table[key] not in choices:
+            errors.append(f"{key}: {table[key]!r} is none of {', '.join(choices)}")
     agents = table.get("agents", {})
     if not isinstance(agents, dict):
         return [*errors, "agents: write one table for each agent: [agents.NAME]"]

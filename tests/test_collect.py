@@ -313,3 +313,23 @@ def test_a_trial_selected_twice_is_refused(pytester: pytest.Pytester, suite: Pat
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: trial suite/hello/task.yaml::* is selected twice; leave out --keep-dup*"])
+
+
+def test_hooks_in_conftest_files_around_a_task_see_its_trials(pytester: pytest.Pytester, suite: Path) -> None:
+    hook = "def pytest_itemcollected(item): item.user_properties.append(('seen', {!r}))\n"
+    pytester.makeconftest(
+        hook.format("root")
+        + "def pytest_collection_finish(session):\n"
+        + "    for item in session.items: print(item.name, [value for _, value in item.user_properties])\n"
+    )
+    (suite / "conftest.py").write_text(hook.format("suite"), "utf-8")
+    (pytester.mkdir("elsewhere") / "conftest.py").write_text(hook.format("elsewhere"), "utf-8")
+    make_task(suite, "hello")
+    make_task(pytester.path / "elsewhere", "other")
+
+    result = pytester.runpytest_subprocess(
+        "suite", "elsewhere", "--infranoise-samples", "1", "-k1x", "--co", "-q", "-s", "--infranoise-agent=nop"
+    )
+
+    seen = [line for line in result.outlines if line.startswith("1x-0 ")]
+    assert sorted(seen) == ["1x-0 ['elsewhere', 'root']", "1x-0 ['suite', 'root']"]

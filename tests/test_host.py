@@ -14,8 +14,10 @@ import pytest
 from pytest_infranoise.host import Capacity
 from pytest_infranoise.host import Ledger
 from pytest_infranoise.host import capacity
+from pytest_infranoise.host_limits import Limits
 from pytest_infranoise.model import Allocation
 from pytest_infranoise.sandboxes.protocol import EngineInfo
+from pytest_infranoise.scheduler.budget import Need
 
 MIB = 1024**2
 LIMIT = Capacity(cpus=2, memory=1000 * MIB)
@@ -151,3 +153,63 @@ def test_a_link_in_the_ledgers_place_is_refused_and_its_target_left_alone(tmp_pa
 def test_a_ledger_has_one_place_for_all_who_share_it(tmp_path: Path) -> None:
     assert Ledger("engine", tmp_path / "a").place == Ledger("engine", tmp_path / "a").place
     assert Ledger("engine", tmp_path / "a").place != Ledger("engine", tmp_path / "b").place
+
+
+def engine(cpus: float = 4, memory: int = 1000 * MIB) -> EngineInfo:
+    return EngineInfo("id", "29.1", "2", "6.8", "overlay2", "host", cpus, memory, ())
+
+
+@pytest.mark.parametrize(
+    ("around", "given", "expected"),
+    [
+        (Limits(), {}, Capacity(4, 950 * MIB)),
+        (Limits(1.5, 500 * MIB), {}, Capacity(1.5, 475 * MIB)),
+        (Limits(64, 2**62), {}, Capacity(4, 950 * MIB)),
+        (Limits(), {"cpus": 2.5, "memory": 1000 * MIB}, Capacity(2.5, 1000 * MIB)),
+        # Whoever says so knows better than we what a limit around this process means.
+        (Limits(1.5, 500 * MIB), {"memory": 800 * MIB}, Capacity(1.5, 800 * MIB)),
+    ],
+)
+def test_capacity_is_what_engine_surroundings_and_user_leave(
+    around: Limits, given: dict[str, float], expected: Capacity
+) -> None:
+    assert capacity(engine(), around, **given) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [{"cpus": 4.5}, {"memory": 1001 * MIB}])
+def test_nobody_can_give_more_than_the_host_has(given: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"--infranoise-host-(cpus|memory): .* is more than the "):
+        capacity(engine(), **given)  # type: ignore[arg-type]
+
+
+def test_ceilings_are_reserved_on_demand_and_without_one_the_whole_host(ledger: Ledger) -> None:
+    capped, uncapped = ledger.register("run", "gw0"), ledger.register("run", "gw1")
+    with capped.reserve(allocation(100, ceiling=300 * MIB), LIMIT, "ceiling", "3x") as granted:
+        assert granted["memory_reserved"] == 300 * MIB
+        assert granted["cpus_reserved"] == LIMIT.cpus
+        assert granted["beside"] == {}
+        assert uncapped._try(allocation(100), LIMIT, time.time(), "ceiling") is None
+    with uncapped.reserve(allocation(100), LIMIT, "ceiling") as granted:
+        assert granted["memory_reserved"] == LIMIT.memory
+
+
+def test_a_trial_is_told_what_it_starts_beside(ledger: Ledger) -> None:
+    owners = [ledger.register(f"run{number % 2}", f"gw{number}") for number in range(3)]
+    with (
+        owners[0].reserve(allocation(100), LIMIT, config="1x"),
+        owners[1].reserve(allocation(100), LIMIT, config="uncapped"),
+        owners[2].reserve(allocation(100), LIMIT, config="1x") as granted,
+    ):
+        assert granted["beside"] == {"1x": 1, "uncapped": 1}
+
+
+def test_a_session_sees_what_others_hold_and_whether_it_waits_for_them(ledger: Ledger) -> None:
+    mine, other, another = (ledger.register(*name) for name in (("a", "gw0"), ("b", "gw0"), ("c", "gw0")))
+    with mine.reserve(allocation(300), LIMIT):
+        assert ledger.outside("a") == (Need(), False)
+    with other.reserve(allocation(600, cpus=0.25), LIMIT):
+        assert ledger.outside("a") == (Need(0.25, 600 * MIB), False)
+        assert another._try(allocation(500), LIMIT, asked=1.0) is None
+        assert ledger.outside("a") == (Need(0.75, 1100 * MIB), False)
+        assert mine._try(allocation(500), LIMIT, asked=2.0) is None
+        assert ledger.outside("a") == (Need(0.75, 1100 * MIB), True)

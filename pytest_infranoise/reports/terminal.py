@@ -225,9 +225,17 @@ def _notes(analysis: Analysis) -> Iterator[str]:
     unknown = sum(result.causes.get(Cause.UNKNOWN, 0) for result in results)
     if unknown > MOST_UNKNOWN * analysis.recorded:
         yield f"{plural(unknown, 'trial')} ended for an unknown cause: too many to publish these numbers"
+    tampered = sum(result.flags.get(Flag.TAMPERED, 0) for result in results)
+    if tampered:
+        yield f"{plural(tampered, 'trial')} with signs of tampering with the verdict: none is a pass"
+    changed = sum(result.flags.get(Flag.TOOLS_CHANGED, 0) for result in results)
+    if changed:
+        yield f"{plural(changed, 'trial')} changed programs that the verifier relies on, in ways that may be honest"
     leaked = sum(result.flags.get(Flag.LEAKED, 0) for result in results)
     if leaked:
         yield f"{plural(leaked, 'trial')} left a container behind that could not be removed"
+    if (analysis.meta.get("schedule") or {}).get("remark"):
+        yield f"order: {analysis.meta['schedule']['remark']}"
 
 
 def _tasks(analysis: Analysis) -> str:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import os
+import re
 import stat
 import tarfile
 import tempfile
 import time
 from collections.abc import Iterable
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from pathlib import PurePosixPath
 from typing import IO
+from typing import Any
+from typing import Literal
 from typing import NamedTuple
 
 import requests
@@ -24,13 +29,19 @@ from pytest_infranoise.sandboxes.api_errors import engine_call
 from pytest_infranoise.sandboxes.api_errors import from_exception
 from pytest_infranoise.sandboxes.engine import Engine
 from pytest_infranoise.sandboxes.protocol import ConfigError
+from pytest_infranoise.sandboxes.protocol import FileMissing
+from pytest_infranoise.sandboxes.protocol import FileStat
 from pytest_infranoise.sandboxes.protocol import FileUnfit
 from pytest_infranoise.sandboxes.protocol import SandboxError
 
 _IN_MEMORY = 8 * 1024**2  # bytes of an archive that are kept in memory before it goes to a temporary file
+MAX_ENTRIES = 20_000  # of one archive that is looked through
 _STAT_HEADER = "X-Docker-Container-Path-Stat"
 # Go's file modes: the bits of directory, symlink, device, pipe, socket, character device and irregular.
+_GO_DIRECTORY = 1 << 31
+_GO_LINK = 1 << 27
 _GO_TYPES = 1 << 31 | 1 << 27 | 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 
 
 class Entry(NamedTuple):
@@ -140,6 +151,56 @@ class Archives:
             return error.status != 404
         return True
 
+    def stat(self, path: str) -> FileStat | None:
+        """Return what is at a path, None when nothing is; a link there is not followed, those on the way are."""
+        try:
+            with self._engine.request("stat", "HEAD", self._path, params={"path": path}) as response:
+                data = _header(response)
+        except SandboxError as error:
+            # These answers come without a text. A 404 may also be the container's: what is asked next tells.
+            if error.status == 404:
+                return None
+            if error.status is None:
+                raise
+            raise SandboxError("stat", f"the engine cannot look at {path}", error.status) from error
+        try:
+            mode, size = int(data["mode"]), int(data["size"])
+            return FileStat(
+                _kind(mode), size, nanoseconds(data["mtime"]), mode & 0o777, data.get("linkTarget") or ""
+            )
+        except (KeyError, ValueError, TypeError) as error:
+            raise SandboxError("stat", f"the engine's answer has no usable {_STAT_HEADER}") from error
+
+    def digest(self, path: str) -> str | None:
+        """Return the SHA-256 of a regular file's content, whatever its size, None when there is no such file."""
+        try:
+            with self._engine.request("read", "GET", self._path, params={"path": path}) as response:
+                if _stat(response)[0] & _GO_TYPES:
+                    return None
+                with engine_call("read"):
+                    return _first_digest(response, path)
+        except FileMissing:
+            return None
+
+    def digests(self, path: str, limit: int) -> dict[str, str] | None:
+        """Return the SHA-256 of every regular file below a directory, by the path relative to it.
+
+        Nothing is unpacked: names, links, devices and sparse files can do nothing here but be counted.
+
+        Returns:
+            None where there is no directory, or one with more than ``limit`` bytes or ``MAX_ENTRIES`` entries.
+        """
+        try:
+            with self._engine.request("read", "GET", self._path, params={"path": path}) as response:
+                if not _stat(response)[0] & _GO_DIRECTORY:
+                    return None
+                with engine_call("read"):
+                    return tree_digests(response.raw, limit)
+        except FileMissing:
+            return None
+        except (tarfile.TarError, urllib3.exceptions.HTTPError) as error:
+            raise from_exception("read", requests.ConnectionError(f"{path} came incomplete: {error}")) from error
+
     def read(self, path: str, limit: int) -> bytes:
         """Return the content of a regular file of at most ``limit`` bytes."""
         with self._engine.request("read", "GET", self._path, params={"path": path}) as response:
@@ -154,10 +215,80 @@ class Archives:
 
 def _stat(response: requests.Response) -> tuple[int, int]:
     try:
-        data = json.loads(base64.b64decode(response.headers[_STAT_HEADER]))
+        data = _header(response)
         return int(data["mode"]), int(data["size"])
     except (KeyError, ValueError, TypeError) as error:
         raise SandboxError("read", f"the engine's answer has no usable {_STAT_HEADER}") from error
+
+
+def _header(response: requests.Response) -> dict[str, Any]:
+    try:
+        data = json.loads(base64.b64decode(response.headers[_STAT_HEADER]))
+    except (KeyError, ValueError) as error:
+        raise SandboxError("read", f"the engine's answer has no usable {_STAT_HEADER}") from error
+    return data if isinstance(data, dict) else {}
+
+
+def _kind(mode: int) -> Literal["file", "directory", "link", "other"]:
+    if mode & _GO_DIRECTORY:
+        return "directory"
+    if mode & _GO_LINK:
+        return "link"
+    return "other" if mode & _GO_TYPES else "file"
+
+
+def nanoseconds(time: str) -> int:
+    """Return nanoseconds since the epoch of a time as Go writes it (RFC 3339 with up to nine decimals).
+
+    Raises:
+        ValueError: it is no such time.
+    """
+    match = _TIME.fullmatch(time)
+    if match is None:
+        raise ValueError(f"{time!r} is no time")
+    whole = datetime.fromisoformat(match[1] + match[3].replace("Z", "+00:00"))
+    return int(whole.timestamp()) * 10**9 + int((match[2] or "0").ljust(9, "0"))
+
+
+def tree_digests(stream: Any, limit: int) -> dict[str, str] | None:
+    """Return the digests of a directory's archive; None when it holds more than ``limit`` bytes or too much else.
+
+    Raises:
+        tarfile.TarError: it is no archive, or breaks off.
+    """
+    found: dict[str, str] = {}
+    size = entries = 0
+    with tarfile.open(fileobj=stream, mode="r|", errors="surrogateescape") as archive:
+        for member in archive:
+            archive.members = []  # type: ignore[attr-defined]  # which would else grow with every entry
+            entries += 1
+            size += member.size
+            if entries > MAX_ENTRIES or size > limit:
+                return None
+            # The first part is the directory's own name.
+            name = member.name.partition("/")[2]
+            if member.isreg():
+                found[name] = _digest(archive, member)
+            elif member.islnk() and (linked := found.get(member.linkname.partition("/")[2])) is not None:
+                found[name] = linked  # the same file under a second name
+    return found
+
+
+def _digest(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    digest = hashlib.sha256()
+    content = archive.extractfile(member)
+    while content is not None and (block := content.read(1024**2)):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _first_digest(response: requests.Response, path: str) -> str | None:
+    try:
+        with tarfile.open(fileobj=response.raw, mode="r|") as archive:
+            member = archive.next()
+            return _digest(archive, member) if member is not None and member.isreg() else None
+    except (tarfile.TarError, urllib3.exceptions.HTTPError) as error:
+        raise from_exception("read", requests.ConnectionError(f"{path} came incomplete: {error}")) from error
 
 
 def _first_file(response: requests.Response, path: str, limit: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,19 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from pytest_infranoise.sandboxes import cgroups
+from pytest_infranoise.sandboxes import changes
 from pytest_infranoise.sandboxes import machine
 from pytest_infranoise.sandboxes import processes
 from pytest_infranoise.sandboxes.api_errors import engine_call
 from pytest_infranoise.sandboxes.archives import Archives
+from pytest_infranoise.sandboxes.archives import nanoseconds
 from pytest_infranoise.sandboxes.engine import Engine
 from pytest_infranoise.sandboxes.events import EventStream
 from pytest_infranoise.sandboxes.execs import Command
 from pytest_infranoise.sandboxes.execs import Execution
+from pytest_infranoise.sandboxes.protocol import Change
 from pytest_infranoise.sandboxes.protocol import ContainerLost
 from pytest_infranoise.sandboxes.protocol import Counters
 from pytest_infranoise.sandboxes.protocol import EngineLost
 from pytest_infranoise.sandboxes.protocol import EnvStartError
 from pytest_infranoise.sandboxes.protocol import ExecResult
+from pytest_infranoise.sandboxes.protocol import FileStat
 from pytest_infranoise.sandboxes.protocol import HostFacts
 from pytest_infranoise.sandboxes.protocol import Identity
 from pytest_infranoise.sandboxes.protocol import Limits
@@ -47,8 +52,9 @@ _KILL_SECONDS = 2.0  # for killing from outside; one that has used up its CPU qu
 class DockerSandbox:
     """A container that the backend has created and started.
 
-    Beside the protocol: ``name``, ``last_counters``, ``sampled_anonymous_peak``, ``reset_peak``, ``full_disks``
-    and ``host_facts``. ``root`` is the engine's data root, empty where that is on another machine.
+    Beside the protocol: ``name``, ``last_counters``, ``sampled_anonymous_peak``, ``reset_peak``, ``full_disks``,
+    ``host_facts`` and what ``Inspectable`` has. ``root`` is the engine's data root, empty where that is on another
+    machine.
     """
 
     def __init__(
@@ -69,6 +75,9 @@ class DockerSandbox:
         self._root = root
         self._full: set[str] = set()
         self._archives = Archives(engine, self._id)
+        self.workdir = str(inspected["Config"].get("WorkingDir") or "/")
+        self._started = nanoseconds(inspected["State"]["StartedAt"])
+        self._layers: Mapping[str, str] = (inspected.get("GraphDriver") or {}).get("Data") or {}
         self._limits: Limits | None = None
         self._holder: int | None = None  # its PID inside the container
         pid = int(inspected["State"]["Pid"])
@@ -124,6 +133,48 @@ class DockerSandbox:
         """Return the content of a regular file (not of a link to one) of at most ``limit`` bytes."""
         return self._archives.read(path, limit)
 
+    def stat(self, path: str) -> FileStat | None:
+        """Return what is at a path, None when nothing is."""
+        return self._archives.stat(path)
+
+    def digest(self, path: str) -> str | None:
+        """Return the SHA-256 of a regular file's content, None when there is no such file."""
+        return self._archives.digest(path)
+
+    def digests(self, path: str, limit: int) -> Mapping[str, str] | None:
+        """Return the SHA-256 of the regular files below a directory; see the protocol."""
+        return self._archives.digests(path, limit)
+
+    def changes(self, wanted: Callable[[str], object]) -> Mapping[str, Change]:
+        """Return what differs from the image, by path, as far as ``wanted`` says so.
+
+        Where this process may read the engine's own storage that takes milliseconds; else the engine is asked,
+        which compares every file of the image.
+        """
+        seen = changes.overlay_changes(self._layers, wanted) if self._host is not None else None
+        if seen is not None:
+            return seen
+        asked = changes.read_changes(self._engine, self._id, wanted)
+        return {path: self._touched(path) if change == "modified" else change for path, change in asked.items()}
+
+    def _touched(self, path: str) -> Change:
+        """Tell by its time a file that has only another owner or mode from one that was written since the start."""
+        stat = self.stat(path)
+        aged = stat is not None and stat.kind != "directory" and stat.modified < self._started
+        return "touched" if aged else "modified"
+
+    def processes(self) -> Mapping[str, str]:
+        """Return what runs beside PID 1 and our holder; see the protocol."""
+        if self._host is None:
+            return changes.list_processes(self._engine, self._id)
+        return processes.others(self._host.processes(), self._spared(self._host))
+
+    def _spared(self, host: cgroups.HostFiles) -> frozenset[int]:
+        init = self._init.pid if self._init else None
+        return frozenset(
+            pid for pid in host.processes() if pid == init or processes.namespace_pid(pid) == self._holder
+        )
+
     def kill_processes(self) -> bool:
         """Kill everything but PID 1 (and the holder, where that is another); True when nothing is left.
 
@@ -143,11 +194,7 @@ class DockerSandbox:
         if self._host is None or self._init is None:
             return False
         self.check_alive(suspicious=False)
-        spared = frozenset(
-            pid
-            for pid in self._host.processes()
-            if pid == self._init.pid or processes.namespace_pid(pid) == self._holder
-        )
+        spared = self._spared(self._host)
         give_up = time.monotonic() + _KILL_SECONDS
         pause = 0.001
         try:

@@ -25,6 +25,11 @@ DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 _PING_SECONDS = 5.0
 
 
+def engine_address() -> str:
+    """Return where the engine is looked for, as the docker SDK looks for it."""
+    return os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
+
+
 class Engine:
     """One Docker Engine, found as the docker SDK finds it (``DOCKER_HOST`` and its companions).
 
@@ -34,7 +39,7 @@ class Engine:
 
     def __init__(self, timeout: float = 60.0) -> None:
         self.timeout = timeout
-        self.address = os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
+        self.address = engine_address()
         self._client: APIClient | None = None
         self._lock = threading.Lock()
 

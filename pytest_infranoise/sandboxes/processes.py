@@ -12,6 +12,8 @@ from typing import NamedTuple
 from pytest_infranoise.sandboxes.shell import HOLDER_ARGV
 from pytest_infranoise.sandboxes.shell import HOLDERS_SLEEP
 
+_MAX_COMMAND = 4096  # bytes of a command line that are looked at
+_MAX_FILES = 256  # open files of one process that are looked at
 _EXITING = 0x4  # the kernel's PF_EXITING
 _HOLDER = b"".join(word.encode() + b"\0" for word in HOLDER_ARGV)
 _HOLDERS_SLEEP = b"".join(word.encode() + b"\0" for word in HOLDERS_SLEEP.split())
@@ -78,6 +80,35 @@ def _command_line(pid: int) -> bytes:
 def _is_holders_own(process: Process, spared: Iterable[int]) -> bool:
     """Whether this is the holder's sleep, or about to become it; the orphans of others have PID 1 as parent too."""
     return process.parent in spared and _command_line(process.pid) in (_HOLDERS_SLEEP, _HOLDER)
+
+
+def others(pids: Iterable[int], spared: frozenset[int]) -> dict[str, str]:
+    """Return what runs among ``pids`` beside the holder's own, by a name that a later process cannot have.
+
+    Each is described by its command line, its directory and the files it holds open, as far as this user may see.
+    """
+    found = {}
+    for pid in pids:
+        process = look(pid)
+        if pid in spared or process is None or not process.runs or _is_holders_own(process, spared):
+            continue
+        found[f"{pid}:{process.start}"] = _describe(pid) or process.name
+    return found
+
+
+def _describe(pid: int) -> str:
+    words = [_command_line(pid)[:_MAX_COMMAND].replace(b"\0", b" ").decode("utf-8", "replace").strip()]
+    with contextlib.suppress(OSError):
+        words.append(f"[in {Path(f'/proc/{pid}/cwd').readlink()}]")
+    with contextlib.suppress(OSError):
+        for number, descriptor in enumerate(Path(f"/proc/{pid}/fd").iterdir()):
+            if number >= _MAX_FILES:
+                break
+            with contextlib.suppress(OSError):
+                target = str(descriptor.readlink())
+                if target.startswith("/") and not target.startswith("/dev/"):
+                    words.append(f"[holds {target}]")
+    return " ".join(dict.fromkeys(word for word in words if word))
 
 
 def kill_others(pids: Iterable[int], spared: frozenset[int], container: str) -> bool:

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
+from typing import Literal
 from typing import Protocol
+from typing import runtime_checkable
 
 from pytest_infranoise.model import Allocation
 from pytest_infranoise.model import Cause
@@ -300,6 +302,48 @@ class Sandbox(Protocol):
 
     def remove(self) -> bool:
         """Remove the container by force; True when it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    """One file of a container, as the engine sees it: no program in there is asked. Links are not followed."""
+
+    kind: Literal["file", "directory", "link", "other"]
+    size: int  # bytes
+    modified: int  # nanoseconds since the epoch, by the container's file system
+    mode: int  # permission bits
+    link: str = ""  # where a link leads
+
+
+# "touched" is a file of the image with another owner, mode or time, and the same content as far as can be told.
+Change = Literal["modified", "added", "deleted", "touched"]
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """A sandbox that can be looked into without asking anything that lives in it; any call may raise."""
+
+    @property
+    def workdir(self) -> str:
+        """Where the image has commands run that are given no other place."""
+
+    def stat(self, path: str) -> FileStat | None:
+        """Return what is at a path, None when nothing is."""
+
+    def digest(self, path: str) -> str | None:
+        """Return the SHA-256 of a regular file's content, None when there is no such file."""
+
+    def digests(self, path: str, limit: int) -> Mapping[str, str] | None:
+        """Return the SHA-256 of the files below a directory; None where none is, or more than ``limit`` bytes."""
+
+    def changes(self, wanted: Callable[[str], object]) -> Mapping[str, Change]:
+        """Return what differs from the image, by path, as far as ``wanted`` says so."""
+
+    def processes(self) -> Mapping[str, str]:
+        """Return what runs beside our own processes: a name that no other process has, and what is seen of it.
+
+        That is its command line and, where this machine can see them, its directory and the files it holds open.
+        """
 
 
 class Backend(Protocol):

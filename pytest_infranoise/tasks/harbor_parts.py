@@ -25,6 +25,8 @@ from pytest_infranoise.tasks.tables import Table
 TESTS = "/tests"
 SOLUTION = "/solution"
 CTRF = "/logs/verifier/ctrf.json"
+# Only where nothing but the verifier has business: what is there before it comes is removed.
+_JUNIT = re.compile(r"--junit-?xml[= ][\"']?(/logs/verifier/[\w.-]+\.xml)\b")
 REWARDS = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
 
 _PYTEST = re.compile(r"(?:^|[\s/&;|(])py\.?test(?=$|[\s;)])")
@@ -93,6 +95,8 @@ def verifier_of(top: Table, root: Path) -> Verifier | None:
             "a Harbor task keeps its test.sh in tests/" if not (root / "tests").exists() else problem.remedy,
         )
         return None
+    junit = _JUNIT.search(script)
+    reports = {"ctrf": CTRF, **({"junit": junit[1]} if junit else {})}
     return Verifier(
         command=f"bash -c {TESTS}/test.sh",
         files=tests,
@@ -101,13 +105,14 @@ def verifier_of(top: Table, root: Path) -> Verifier | None:
         workdir="",
         environment=environment,
         executable=f"{TESTS}/test.sh",
-        stale=(*REWARDS, CTRF),
+        stale=(*REWARDS, *reports.values()),
         reads=Reads.REWARD_FILES,
         options={
             "files": list(REWARDS),
-            "ctrf": CTRF,
+            **reports,
             "writes_ctrf": "--ctrf" in script and CTRF in script,
             "shows_pytest": _shows_pytest(script),
+            "runs_pytest": "pytest" in script,
         },
     )
 

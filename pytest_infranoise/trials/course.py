@@ -29,11 +29,13 @@ from pytest_infranoise.sandboxes.protocol import DeadlineExceeded
 from pytest_infranoise.sandboxes.protocol import EngineLost
 from pytest_infranoise.sandboxes.protocol import ExecResult
 from pytest_infranoise.sandboxes.protocol import FileMissing
+from pytest_infranoise.sandboxes.protocol import FileUnfit
 from pytest_infranoise.sandboxes.protocol import HostFacts
 from pytest_infranoise.sandboxes.protocol import Identity
 from pytest_infranoise.sandboxes.protocol import Sandbox
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.sandboxes.protocol import SandboxState
+from pytest_infranoise.sandboxes.shell import SHELL
 from pytest_infranoise.trials.evidence import KILL_PROCESSES
 from pytest_infranoise.trials.evidence import UNREAD
 from pytest_infranoise.trials.evidence import CommandFact
@@ -41,6 +43,7 @@ from pytest_infranoise.trials.evidence import Evidence
 from pytest_infranoise.trials.evidence import Intent
 from pytest_infranoise.trials.evidence import PhaseEvidence
 from pytest_infranoise.trials.evidence import Trouble
+from pytest_infranoise.trials.integrity import Witness
 
 READY_SECONDS = 20.0  # for an engine that was lost once to answer again
 _END_SECONDS = 3.0  # for the engine to learn that a container has ended whose process 1 is gone
@@ -190,6 +193,7 @@ class Course:
     ) -> None:
         self.evidence = Evidence()
         self.sandbox: Sandbox | None = None
+        self.witness: Witness | None = None  # of who else may decide the verdict
         self.image_paths: frozenset[str] = frozenset()  # which of the verifier's places were there before setup
         self._ready = ready
         self._log = log
@@ -324,6 +328,7 @@ class Course:
             peak=None if self._is_an_earlier_peak(after.memory_peak) else after.memory_peak,
             container_ended=ended,
             engine_gap=gap and not self._gap_seen,
+            shell_gone=run.box.unstarted and not ended and _is_missing(sandbox, SHELL),
             engine_seconds=round(time.monotonic() - asked, 4),
         )
         self._gap_seen = self._gap_seen or gap
@@ -376,6 +381,19 @@ class Course:
         except SandboxError as error:
             run.note(error)
         return False
+
+
+def _is_missing(sandbox: Sandbox, path: str) -> bool:
+    """Whether there is nothing at a path, by the engine's own look at the container's files."""
+    try:
+        sandbox.read(path)
+    except FileUnfit:
+        return False
+    except FileMissing:
+        return True
+    except SandboxError:
+        return False
+    return False
 
 
 def _with_samples(phase: PhaseEvidence, sandbox: MemorySandbox) -> PhaseEvidence:

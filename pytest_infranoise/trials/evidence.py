@@ -83,6 +83,7 @@ class Artefact:
     text: str = ""
     source: str = ""  # where it was read, when that is not our own artefact
     other: float | None = None  # what another reward file beside that one says, when it says something else
+    failed: int | None = None  # tests that did not pass, by the test tool's own report
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,22 @@ class CommandFact:
 
 
 @dataclass(frozen=True, slots=True)
+class Integrity:
+    """What was seen of a trial's own processes deciding its verdict, one phrase each.
+
+    ``forged`` leaves no other explanation. ``doubts`` let no pass stand, but may have an honest one. ``notes``
+    have one and change nothing. ``others`` is what the agent left running when the verifier came, None when that
+    could not be seen; ``unseen`` is what could not be looked at.
+    """
+
+    forged: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    others: tuple[str, ...] | None = None
+    unseen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseEvidence:
     """What one phase showed; ``phase`` is None for what comes before setup (image, admission, start).
 
@@ -110,8 +127,9 @@ class PhaseEvidence:
     ``ceiling`` is the memory ceiling in force (None: uncapped), ``peak`` the highest use in this phase where the
     kernel can tell it, page cache included (``peak_is_sampled``: it may have been higher), ``anonymous_peak`` the
     highest sample without page cache. ``full_disks`` are file systems of the trial's own that became full in this
-    phase, ``engine_disk_full`` is the engine's. ``engine_seconds`` is how long the engine took to describe the
-    container at the phase's end, ``clock_step`` by how much this machine's clock was set meanwhile, in seconds.
+    phase, ``engine_disk_full`` is the engine's. ``shell_gone``: a command could not start,
+    because there is no shell in the container any more. ``engine_seconds`` is how long the engine took to describe
+    the container at the phase's end, ``clock_step`` by how much this machine's clock was set meanwhile, in seconds.
     """
 
     phase: Phase | None
@@ -138,6 +156,7 @@ class PhaseEvidence:
     anonymous_peak: int | None = None
     full_disks: tuple[str, ...] = ()
     engine_disk_full: bool = False
+    shell_gone: bool = False
     host_before: HostFacts = UNREAD_HOST
     host_after: HostFacts = UNREAD_HOST
     engine_seconds: float | None = None
@@ -224,6 +243,7 @@ class Evidence:
     intents: tuple[Intent, ...] = ()
     agent_cause: Cause | None = None
     crash: str | None = None
+    integrity: Integrity = Integrity()
 
     @property
     def phases(self) -> tuple[PhaseEvidence, ...]:

@@ -62,6 +62,9 @@ def contradictions(evidence: Evidence) -> tuple[str, ...]:
             found.append(f"{phase.name}: exit status {KILLED}, but the kernel killed nothing for memory")
         if kills_in(evidence, phase) and phase.ceiling is not None and phase.own_ceiling_reached is None:
             found.append(f"{phase.name}: killed for memory, but no peak could be read; taken for the own ceiling")
+    artefact = evidence.artefact
+    if artefact.failed and artefact.reward is not None and artefact.reward >= 1:
+        found.append(f"reward {artefact.reward:g}, but the test tool's report counts {artefact.failed} failed")
     if state.oom_killed and counted and all(count == 0 for count in counted):
         found.append("the engine says OOMKilled, the cgroup counter shows no kill in any phase")
     artefact = evidence.artefact

@@ -88,10 +88,13 @@ def denied(_evidence: Evidence, phase: PhaseEvidence, policy: Policy) -> Finding
 
 
 def container_lost(evidence: Evidence, phase: PhaseEvidence, _policy: Policy) -> Finding | None:
-    """Rule 9: the container ended, stopped or became another one, and nothing above says why."""
+    """Rule 9: the container ended, stopped, broke or became another one, and nothing above says why."""
     if phase.unkillable:
         return Finding(Cause.CONTAINER_LOST, f"processes of the {phase.name} phase could not be killed")
     foreign = evidence.foreign_actions_in(phase)
+    if phase.shell_gone and evidence.setup.ended and phase.phase in (Phase.AGENT, Phase.VERIFIER):
+        # Setup ran with that shell, and since then only the agent has been at work in there.
+        return Finding(FailReason.SANDBOX_BROKEN, f"the container's shell was gone in the {phase.name} phase")
     if phase.container_ended or (phase.trouble and phase.trouble.cause is Cause.CONTAINER_LOST):
         return _ended(evidence, phase, foreign)
     if "pause" in foreign or "restart" in foreign:
@@ -118,7 +121,7 @@ def exec_lost(evidence: Evidence, phase: PhaseEvidence, _policy: Policy) -> Find
         return Finding(Cause.DAEMON_LOST, f"{trouble.call} in the {phase.name} phase: {trouble.text}")
     if trouble is not None and trouble.cause is Cause.EXEC_LOST:
         return Finding(Cause.EXEC_LOST, f"{trouble.call} in the {phase.name} phase: {trouble.text}")
-    if phase.exec_lost is not None or not phase.exec_started:
+    if phase.exec_lost is not None or not phase.exec_started or phase.shell_gone:
         why = phase.exec_lost or "never started"
         return Finding(Cause.EXEC_LOST, f"a command of the {phase.name} phase: {why}")
     complete = evidence.artefact.status is ArtefactStatus.COMPLETE

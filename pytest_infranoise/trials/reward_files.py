@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from typing import Any
-from typing import TypeGuard
 
 from pytest_infranoise.sandboxes.protocol import FileMissing
 from pytest_infranoise.sandboxes.protocol import FileUnfit
@@ -24,47 +22,64 @@ from pytest_infranoise.trials.evidence import Artefact
 from pytest_infranoise.trials.evidence import ArtefactStatus
 from pytest_infranoise.trials.pytest_summary import ended
 from pytest_infranoise.trials.pytest_summary import errors_met
+from pytest_infranoise.trials.reports import MAX_BYTES as MAX_REPORT
+from pytest_infranoise.trials.reports import READERS as REPORTS
+from pytest_infranoise.trials.reports import Report
+from pytest_infranoise.trials.reports import not_fetched
 
 if TYPE_CHECKING:
     from pytest_infranoise.trials.readers import Reading
 
 MAX_BYTES = 64 * 1024
-_MAX_REPORT = 16 * 1024**2
 _DIGITS = 1000  # no number that anybody means has more
 
 
 def read(reading: Reading) -> Artefact:
     """Return the verdict in the container's reward files.
 
-    Options are ``files``, ``ctrf``, and what the test script makes pytest leave: ``writes_ctrf``, ``shows_pytest``.
+    Options are ``files``, ``ctrf``, and what the test script makes pytest leave: ``writes_ctrf``, ``shows_pytest``,
+    and where it has them ``junit`` (where such a report is written) and ``runs_pytest``.
     """
     artefact = _reward(reading, reading.options["files"])
     if artefact.reward is None:
         return artefact
-    try:
-        tests = _tests(reading.read(reading.options["ctrf"], _MAX_REPORT))
-        left = tests is not None
-    except FileMissing as error:
-        # One that is too long to be read is there.
-        tests, left = None, isinstance(error, FileUnfit)
-    errors = errors_met(reading.text()) if tests == 0 and artefact.reward <= 0 else None
+    report, left = _report(reading)
+    untried = report is not None and report.ran == 0
+    errors = errors_met(reading.text()) if untried and artefact.reward <= 0 else None
     if errors is not None:
         return without_tests(artefact, errors)
-    if tests == 0:
+    if untried:
         return replace(artefact, status=ArtefactStatus.NO_TESTS, reward=None, tests=0)
     lacking = None if left or artefact.reward > 0 else _lacking(reading)
     if lacking is not None:
         text = f"{artefact.text.strip()} (but the test tool left no {lacking}: its tests did not run)"
         return replace(artefact, status=ArtefactStatus.NO_TESTS, reward=None, text=text[:MAX_TEXT])
-    return replace(artefact, tests=tests)
+    return artefact if report is None else replace(artefact, tests=report.ran, failed=report.failed)
+
+
+def _report(reading: Reading) -> tuple[Report | None, bool]:
+    """Return the test tool's report, and whether there is one at all, also one too long to be read."""
+    left = False
+    for kind in [kind for kind in REPORTS if kind in reading.options]:
+        try:
+            report = REPORTS[kind](reading.read(reading.options[kind], MAX_REPORT))
+        except FileMissing as error:
+            left = left or isinstance(error, FileUnfit)
+            continue
+        if report is not None:
+            return report, True
+    return None, left
 
 
 def _lacking(reading: Reading) -> str | None:
     """Return what pytest would have left, had it been started; None when it is there, or would not be."""
-    if reading.options["writes_ctrf"]:
+    if reading.options["writes_ctrf"] or "junit" in reading.options:
         return "report"
-    if reading.options["shows_pytest"] and not ended(reading.text()):
+    if reading.options.get("shows_pytest") and not ended(reading.text()):
         return "last line of pytest"
+    if reading.options.get("runs_pytest") and not reading.cut:
+        line = not_fetched(reading.text())
+        return None if line is None else f"trace but '{line}'"
     return None
 
 
@@ -125,19 +140,3 @@ def _is_number(value: Any) -> bool:
         return isinstance(value, int | float) and math.isfinite(value)
     except OverflowError:
         return False
-
-
-def _tests(report: bytes) -> int | None:
-    """Return how many tests ran by a report in the common test report format (CTRF); None when it says nothing."""
-    try:
-        summary: Mapping[str, Any] = json.loads(report)["results"]["summary"]
-        tests, skipped = summary["tests"], summary.get("skipped", 0)
-    except (AttributeError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    if not (_is_count(tests) and _is_count(skipped)):
-        return None
-    return max(tests - skipped, 0)
-
-
-def _is_count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -50,6 +50,7 @@ from pytest_infranoise.trials.details import make_details
 from pytest_infranoise.trials.details import shortened_events
 from pytest_infranoise.trials.evidence import REMOVE
 from pytest_infranoise.trials.evidence import Intent
+from pytest_infranoise.trials.integrity import Witness
 from pytest_infranoise.trials.phases import AgentReport
 from pytest_infranoise.trials.phases import PhaseAgent
 from pytest_infranoise.trials.phases import agent_details
@@ -234,6 +235,8 @@ class Attempt:
         agent = self._phase_agent(stack)
         if not run_setup(course, task, agent, self._report):
             return
+        course.witness = Witness(course.container())
+        course.witness.setup_is_over()
         verifiable = run_agent(course, task, agent, self._report)
         if isinstance(agent, HostedAgent):
             agent.close()

@@ -42,6 +42,9 @@ def judge(evidence: Evidence, policy: Policy) -> Decision | ConfigMistake:
     passed = complete_pass(evidence, policy)
     if passed is not None:
         return _decision(evidence, policy, passed, "2 complete pass")
+    forgery = forged(evidence)
+    if forgery is not None:
+        return _decision(evidence, policy, forgery, "2 forged")
     finding, rule = _first_abnormal(evidence, policy) or _rest(evidence, policy)
     return _decision(evidence, policy, finding, rule)
 
@@ -60,6 +63,9 @@ def _rest(evidence: Evidence, policy: Policy) -> tuple[Finding, str]:
     missing = no_verdict(evidence)
     if missing is not None:
         return missing, "12 no verdict"
+    doubt = doubted_pass(evidence, policy)
+    if doubt is not None:
+        return doubt, "12 no verdict"
     below = below_threshold(evidence, policy)
     if below is not None:
         return below, "13 below threshold"
@@ -98,6 +104,8 @@ def flags(evidence: Evidence, policy: Policy) -> tuple[Flag, ...]:
         Flag.STARVED: share is not None and share >= policy.starved_share and periods >= MIN_PERIODS,
         Flag.ENGINE_GAP: any(phase.engine_gap or phase.engine_lost for phase in phases),
         Flag.TWO_REWARDS: evidence.artefact.other is not None,
+        Flag.TAMPERED: bool(evidence.integrity.forged or evidence.integrity.doubts),
+        Flag.TOOLS_CHANGED: bool(evidence.integrity.notes),
     }
     return tuple(flag for flag, seen in observed.items() if seen)
 
@@ -134,11 +142,32 @@ def config_error(evidence: Evidence) -> ConfigMistake | None:
 
 
 def complete_pass(evidence: Evidence, policy: Policy) -> Finding | None:
-    """Rule 2: a sound verdict at or above the threshold."""
+    """Rule 2: a sound verdict at or above the threshold, with nothing that says who else may have written it."""
     reward = evidence.artefact.reward
     if not is_sound(evidence) or reward is None or reward < policy.pass_threshold:
         return None
+    if evidence.integrity.forged or evidence.integrity.doubts:
+        return None
     return Finding(None, f"reward {reward:g}")
+
+
+def forged(evidence: Evidence) -> Finding | None:
+    """Rule 2 again: what ran in the container reached for its own verdict, which is a fail whatever else happened.
+
+    Were it an infra-error, an agent that expects to fail could take the trial out of its own score.
+    """
+    if not evidence.integrity.forged:
+        return None
+    return Finding(FailReason.SANDBOX_BROKEN, f"tampering: {'; '.join(evidence.integrity.forged)}")
+
+
+def doubted_pass(evidence: Evidence, policy: Policy) -> Finding | None:
+    """Rule 12 again: a pass that may not be the verifier's own is none. A fail needs no tampering to be one."""
+    reward = evidence.artefact.reward
+    if not evidence.integrity.doubts or not is_sound(evidence) or reward is None or reward < policy.pass_threshold:
+        return None
+    text = "; ".join(evidence.integrity.doubts)
+    return Finding(Cause.VERIFIER_ERROR, f"the verdict says pass and cannot be trusted: {text}")
 
 
 _NO_VERDICT: Mapping[ArtefactStatus, str] = MappingProxyType(

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import secrets
-import tempfile
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
-from pathlib import Path
 
 from pytest_infranoise.model import Phase
 from pytest_infranoise.model import Reads
 from pytest_infranoise.model import Task
 from pytest_infranoise.model import Upload
 from pytest_infranoise.sandboxes.protocol import DeadlineExceeded
-from pytest_infranoise.sandboxes.protocol import FileMissing
-from pytest_infranoise.sandboxes.protocol import Sandbox
 from pytest_infranoise.sandboxes.uploads import put
 from pytest_infranoise.tasks.host_environment import resolve
 from pytest_infranoise.trials.course import Course
 from pytest_infranoise.trials.course import PhaseRun
 from pytest_infranoise.trials.evidence import Artefact
+from pytest_infranoise.trials.integrity import Witness
 from pytest_infranoise.trials.phases import PREPARE_SECONDS
 from pytest_infranoise.trials.phases import ROOT
 from pytest_infranoise.trials.phases import end_of
 from pytest_infranoise.trials.readers import READERS
 from pytest_infranoise.trials.readers import Reading
+from pytest_infranoise.trials.sent import Sent
 
-_NOWHERE = Path(os.devnull)
-_READ_BACK = 4 * 1024**2  # bytes; larger files are hashed where they are
+REWARD_DIR = "/infranoise/reward"
 
 # $1: a directory to remove, or nothing. $2: the verdict's directory. $3: who writes it, or nothing.
 _MAKE_REWARD_DIR = """{ [ -z "$1" ] || rm -rf -- "$1"; } && rm -rf -- /infranoise/reward-* || exit
@@ -50,6 +45,12 @@ for path do
     rm -rf -- "$path" || exit
 done
 """
+# $1: the verifier's command. $2: a file that tells when it had ended, by the clock of the files that it writes.
+_RUN = """sh -c "$1"
+status=$?
+{ true >"$2"; } 2>/dev/null
+exit "$status"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,17 @@ class Ticket:
     @property
     def directory(self) -> str:
         """The directory that is made for this verdict alone."""
-        return f"/infranoise/reward-{self.place}"
+        return f"{REWARD_DIR}-{self.place}"
 
     @property
     def file(self) -> str:
         """The verdict artefact's path."""
         return f"{self.directory}/reward.json"
+
+    @property
+    def end(self) -> str:
+        """A file that is written when the verifier's command has ended."""
+        return f"{self.directory}/end"
 
     def environment(self, task: Task) -> Mapping[str, str]:
         """Return what the verifier is told."""
@@ -81,12 +87,22 @@ class Ticket:
 
 def run_verifier(course: Course, task: Task) -> Mapping[str, bytes]:
     """Let the verifier decide; returns the files that its verdict was read from, by name."""
-    ticket, seen = Ticket(), dict[str, bytes]()
+    seen = dict[str, bytes]()
+    witness = course.witness or Witness(course.container())
+    try:
+        _verify(course, task, witness, seen)
+    finally:
+        course.evidence = replace(course.evidence, integrity=witness.found)
+    return seen
+
+
+def _verify(course: Course, task: Task, witness: Witness, seen: dict[str, bytes]) -> None:
+    ticket, sent = Ticket(), Sent(_uploads(task))
     with course.phase(Phase.VERIFIER, PREPARE_SECONDS) as run:
-        if not _place_verifier(course, run, task, ticket):
-            return seen
+        if not _place_verifier(course, run, task, ticket, witness, sent):
+            return
         run.restart(task.timeouts.verifier)
-        output, cut = _run_command(course, run, task, ticket)
+        output, cut = _run_command(course, run, task, ticket, marked=bool(witness.found.others))
         if not run.timed_out or task.verifier.reads is Reads.NONCE:
             sandbox, options = course.container(), task.verifier.options
             reading = Reading(sandbox, ticket.nonce, ticket.file, output, cut, options, seen)
@@ -95,27 +111,34 @@ def run_verifier(course: Course, task: Task) -> Mapping[str, bytes]:
             # Nothing marks what a foreign verifier wrote before it was stopped as its last word.
             course.evidence = replace(course.evidence, artefact=Artefact(text="stopped before its end"))
         course.check_identity()
-    return seen
+        if not run.timed_out:
+            witness.verdict_is_read(course.evidence.artefact)
+            sandbox, verdicts = course.container(), [ticket.file, *task.verifier.stale]
+            witness.verifier_is_over(lambda: map(sent.name, sent.changed(sandbox)), verdicts, ticket.end)
 
 
-def _place_verifier(course: Course, run: PhaseRun, task: Task, ticket: Ticket) -> bool:
+def _place_verifier(
+    course: Course, run: PhaseRun, task: Task, ticket: Ticket, witness: Witness, sent: Sent
+) -> bool:
     """Put the verifier where only what we sent can be, and a place for its verdict where nothing was before."""
     verifier = task.verifier
+    witness.verifier_comes(task, [f"{REWARD_DIR}-", *(path.rpartition("/")[0] for path in verifier.stale)])
     emptied = "" if verifier.target in course.image_paths else verifier.target
     argv = ["sh", "-c", _MAKE_REWARD_DIR, "sh", emptied, ticket.directory, verifier.user or ""]
     if not _as_root(run, argv, "the place for the verdict cannot be made"):
         return False
-    changed = []
     for upload in _uploads(task):
         put(run.box, upload)
-        changed += _changed(run.box, upload)
+    if verifier.executable or verifier.stale:
+        argv = ["sh", "-c", _CLEAR, "sh", verifier.executable or "", *verifier.stale]
+        if not _as_root(run, argv, "old verdicts cannot be removed"):
+            return False
+    changed = sent.changed(course.container())
     if changed:
-        run.error = f"not what was sent: {', '.join(changed)[:500]}"
+        witness.not_as_sent(changed, sent.name)
+        run.error = f"not what was sent: {', '.join(map(sent.name, changed))[:500]}"
         return False
-    if not verifier.executable and not verifier.stale:
-        return True
-    argv = ["sh", "-c", _CLEAR, "sh", verifier.executable or "", *verifier.stale]
-    return _as_root(run, argv, "old verdicts cannot be removed")
+    return witness.verifier_starts([ticket.file, ticket.end, *verifier.stale])
 
 
 def _as_root(run: PhaseRun, argv: list[str], problem: str) -> bool:
@@ -132,14 +155,21 @@ def _uploads(task: Task) -> Iterator[Upload]:
     yield from verifier.uploads
 
 
-def _run_command(course: Course, run: PhaseRun, task: Task, ticket: Ticket) -> tuple[bytes, bool]:
-    """Run the verifier's command; returns its output, and whether that is only the end of it."""
+def _run_command(course: Course, run: PhaseRun, task: Task, ticket: Ticket, *, marked: bool) -> tuple[bytes, bool]:
+    """Run the verifier's command; returns its output, and whether that is only the end of it.
+
+    With ``marked`` its end leaves a mark. That takes a shell above it, which scripts can tell, so it is done only
+    where somebody else is there who might write what the verifier did not.
+    """
     verifier = task.verifier
+    argv = ["sh", "-c", verifier.command]
+    if marked:
+        argv = ["sh", "-c", _RUN, "sh", verifier.command, ticket.end]
     workdir = verifier.target if verifier.workdir is None else verifier.workdir or task.workdir or None
     try:
         with run.box.part() as file:
             result = run.box.exec(
-                ["sh", "-c", verifier.command],
+                argv,
                 user=ROOT if verifier.user is None else verifier.user or None,
                 workdir=workdir,
                 environment=ticket.environment(task),
@@ -155,44 +185,3 @@ def _run_command(course: Course, run: PhaseRun, task: Task, ticket: Ticket) -> t
         run.timed_out = True
         course.kill_processes(run, f"the verifier's {task.timeouts.verifier:g} s were over")
     return b"", True
-
-
-def _changed(sandbox: Sandbox, upload: Upload) -> list[str]:
-    if isinstance(upload.source, bytes):
-        with tempfile.TemporaryDirectory() as directory:
-            copy = Path(directory, "content")
-            copy.write_bytes(upload.source)
-            return _changed(sandbox, Upload(copy, upload.target))
-    if upload.source.is_dir():
-        return changed_files(sandbox, upload.source, upload.target)
-    return [] if _is_same(sandbox, upload.source, upload.target) else [upload.target]
-
-
-def changed_files(sandbox: Sandbox, source: Path, target: str) -> list[str]:
-    """Return those files under ``source`` whose copy under ``target`` in the sandbox is another one.
-
-    Small files are read back through the engine, which needs nothing of the image and trusts none of its
-    programs.
-    """
-    names = sorted(
-        path.relative_to(source).as_posix()
-        for path in source.rglob("*")
-        if path.is_file() and not path.is_symlink()
-    )
-    return [name for name in names if not _is_same(sandbox, source / name, f"{target}/{name}")]
-
-
-def _is_same(sandbox: Sandbox, path: Path, target: str) -> bool:
-    with path.open("rb") as file:
-        sent = hashlib.file_digest(file, "sha256").hexdigest()
-    return _hash(sandbox, target, path.stat().st_size) == sent
-
-
-def _hash(sandbox: Sandbox, path: str, size: int) -> str | None:
-    if size > _READ_BACK:
-        printed = sandbox.exec(["sha256sum", "--", path], user=ROOT, log=_NOWHERE).output
-        return printed.lstrip(b"\\")[:64].decode("ascii", "replace")
-    try:
-        return hashlib.sha256(sandbox.read(path, size + 1)).hexdigest()
-    except FileMissing:
-        return None

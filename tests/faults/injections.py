@@ -30,7 +30,10 @@ Inject = Callable[[Lab], Record | str]
 SOLVE = "echo done > answer"
 # `tail` keeps a whole line in memory, and zeros are one line.
 HOG = "head -c 200M /dev/zero | tail >/dev/null"
-SHORT = Timeouts(setup=20, agent=1, verifier=20)
+SHORT = Timeouts(setup=60, agent=1, verifier=60)
+# For what must have happened before the time is over, on a busy machine too.
+ENOUGH = Timeouts(setup=60, agent=4, verifier=60)
+WAIT_FOR_GO = "while [ ! -e go ]; do sleep 0.05; done"
 REWARDS = "/logs/verifier"
 
 

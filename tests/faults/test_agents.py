@@ -10,6 +10,7 @@ import pytest
 
 from pytest_infranoise.agents.protocol import AgentResult
 from pytest_infranoise.model import Record
+from pytest_infranoise.model import Timeouts
 from pytest_infranoise.sandboxes.protocol import Sandbox
 from tests.agents.agents import Dying
 from tests.agents.agents import InProcess
@@ -67,7 +68,7 @@ NO_UTF8 = "printf '\\377\\376 \\355\\240\\200 \\300\\257\\n'"
 
 @INJECT("output-1-gb")
 def one_gigabyte(lab: Lab) -> Record:
-    record = lab.do(f"head -c 1G /dev/zero; {SOLVE}")
+    record = lab.do(f"head -c 1G /dev/zero; {SOLVE}", lab.task(timeouts=Timeouts(60, 300, 60)))
     (log,) = (lab.run_dir / "artifacts").rglob("agent.log")
     assert log.stat().st_size < 9 * 1024**2
     return record

@@ -15,6 +15,7 @@ from pytest_infranoise.model import Record
 from pytest_infranoise.sandboxes.docker import DockerBackend
 from tests.faults.conftest import Judge
 from tests.faults.injections import SOLVE
+from tests.faults.injections import WAIT_FOR_GO
 from tests.faults.injections import Inject
 from tests.faults.injections import Injections
 from tests.faults.injections import run
@@ -23,6 +24,7 @@ from tests.trials.lab import VERIFY
 from tests.trials.lab import WORK
 from tests.trials.lab import Lab
 from tests.trials.lab import beside
+from tests.trials.lab import docker
 from tests.trials.second_engine import SecondEngine
 from tests.trials.second_engine import second_engine
 from tests.trials.second_engine import unavailable
@@ -140,12 +142,13 @@ def blinking(after: str) -> Inject:
             patch.setenv("NO_PROXY", "127.0.0.1")
             behind = DockerBackend(lab.run, timeout=10)
 
-            def blink(_: str) -> None:
+            def blink(container: str) -> None:
                 wire.cut()
                 time.sleep(0.3)
                 wire.mend()
+                docker("exec", container, "touch", "/app/go")
 
-            trial = lab.trial(lab.task(), command=f"sh -c 'sleep 1.5; : hard-at-work'; {after}")
+            trial = lab.trial(lab.task(), command=f"sh -c ': hard-at-work; {WAIT_FOR_GO}'; {after}")
             with beside(lab, blink):
                 record = run(lab, trial, backend=behind)
             behind.close()

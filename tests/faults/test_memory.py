@@ -17,9 +17,10 @@ from pytest_infranoise.model import Record
 from pytest_infranoise.sandboxes import docker as backend_module
 from pytest_infranoise.sandboxes.limits import host_options
 from tests.faults.conftest import Judge
+from tests.faults.injections import ENOUGH
 from tests.faults.injections import HOG
-from tests.faults.injections import SHORT
 from tests.faults.injections import SOLVE
+from tests.faults.injections import WAIT_FOR_GO
 from tests.faults.injections import Injections
 from tests.faults.injections import run
 from tests.faults.injections import with_shm
@@ -44,7 +45,7 @@ INJECT["oom-main-children-count"] = lambda lab: run(
 INJECT["oom-child"] = lambda lab: lab.do(f"{HOG}; exit 0")
 INJECT["oom-child-counts"] = lambda lab: run(lab, lab.trial(lab.task(), command=f"{HOG}; exit 0"), oom_child="fail")
 INJECT["oom-grandchild-survived"] = lambda lab: lab.do(f"sh -c 'sh -c \"{HOG}\"'; {SOLVE}")
-INJECT["oom-child-then-timeout"] = lambda lab: lab.do(f"{HOG}; sleep 60", lab.task(timeouts=SHORT))
+INJECT["oom-child-then-timeout"] = lambda lab: lab.do(f"{HOG}; sleep 60", lab.task(timeouts=ENOUGH))
 INJECT["oom-setup"] = lambda lab: lab.do(SOLVE, lab.task(setup=HOG))
 INJECT["oom-verifier"] = lambda lab: lab.do(SOLVE, lab.task(verify=f"{HOG} || exit\n{VERIFY}"))
 INJECT["oom-process-1"] = lambda lab: lab.do(KILL_PROCESS_1)
@@ -88,14 +89,14 @@ def neighbour(lab: Lab) -> Record:
     with under_one_parent(100) as parent:
         hog = ["docker", "run", "--rm", "--network=none", f"--cgroup-parent=/{parent}", "--oom-score-adj=1000"]
         command = f"{' '.join(hog)} {BASE} sh -c '{HOG}'"
-        agent = "touch ready; while [ ! -e go ]; do sleep 0.05; done; echo wrong > answer"
+        agent = f"{WAIT_FOR_GO}; echo wrong > answer"
 
         def act(container: str) -> None:
             subprocess.run(command, shell=True, capture_output=True, timeout=60)
             docker("exec", container, "touch", "/app/go")
 
         with beside(lab, act):
-            return lab.do(f"sh -c '{agent}; : hard-at-work'", memory=2048)
+            return lab.do(f"sh -c ': hard-at-work; {agent}'", memory=2048)
 
 
 @pytest.mark.parametrize("fault", INJECT)

@@ -13,7 +13,9 @@ from pytest_infranoise.model import Timeouts
 from pytest_infranoise.sandboxes.protocol import Sandbox
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from tests.faults.conftest import Judge
+from tests.faults.injections import ENOUGH
 from tests.faults.injections import SOLVE
+from tests.faults.injections import WAIT_FOR_GO
 from tests.faults.injections import Inject
 from tests.faults.injections import Injections
 from tests.faults.injections import image_with
@@ -28,11 +30,11 @@ pytestmark = pytest.mark.engine
 INJECT = Injections()
 
 
-def to_container(*argv: str, command: str = WORK, timeouts: Timeouts | None = None) -> Inject:
+def to_container(*argv: str, timeouts: Timeouts | None = None) -> Inject:
     def inject(lab: Lab) -> Record:
         task = lab.task(timeouts=timeouts) if timeouts else lab.task()
         with beside(lab, lambda container: docker(*argv, container)):
-            return lab.do(command, task)
+            return lab.do(WORK, task)
 
     return inject
 
@@ -55,10 +57,17 @@ for phase in ("setup", "agent", "verifier"):
 INJECT["docker-rm"] = to_container("rm", "--force")
 INJECT["docker-stop"] = to_container("stop", "--time", "1")
 INJECT["docker-restart"] = to_container("restart", "--time", "1")
-INJECT["docker-pause"] = to_container("pause", timeouts=Timeouts(setup=20, agent=2, verifier=20))
-INJECT["docker-kill-term"] = to_container(
-    "kill", "--signal", "TERM", command=f"sh -c 'sleep 1.5; : hard-at-work'; {SOLVE}"
-)
+INJECT["docker-pause"] = to_container("pause", timeouts=ENOUGH)
+
+
+@INJECT("docker-kill-term")
+def terminated(lab: Lab) -> Record:
+    def act(container: str) -> None:
+        docker("kill", "--signal", "TERM", container)
+        docker("exec", container, "touch", "/app/go")
+
+    with beside(lab, act):
+        return lab.do(f"sh -c ': hard-at-work; {WAIT_FOR_GO}; {SOLVE}'")
 
 
 @INJECT("host-kill-process-1")
@@ -86,6 +95,9 @@ INJECT["kill-everything-solved"] = lambda lab: lab.do(f"{SOLVE}; sleep 60 & kill
 INJECT["signals-to-process-1"] = lambda lab: lab.do(
     f"for number in $(seq 1 64); do kill -$number 1 2>/dev/null; done; sleep 0.2; {SOLVE}"
 )
+
+
+INJECT["shell-removed"] = lambda lab: lab.do("rm -rf /bin /usr/bin")
 
 
 @INJECT("own-process-1-ends")

@@ -14,7 +14,6 @@ from pytest_infranoise.sandboxes.docker import DockerBackend
 from tests.faults.conftest import Judge
 from tests.faults.injections import SOLVE
 from tests.faults.injections import Injections
-from tests.trials.lab import VERIFY
 from tests.trials.lab import Lab
 from tests.trials.lab import beside
 from tests.trials.second_engine import SecondEngine
@@ -74,7 +73,7 @@ def full_under_the_agent(lab: Lab) -> Record:
 @INJECT("full-data-root-verifier")
 def full_when_the_tests_come(lab: Lab) -> Record:
     with disk_that_can_be_filled() as filler:
-        task = lab.task(verify=f"sh -c 'sleep 1; : hard-at-work'; head -c 1M /dev/zero >/more || exit\n{VERIFY}")
+        task = lab.task(verify="sh -c ': hard-at-work; while head -c 64k /dev/zero >>/more; do sleep 0.1; done'")
         with beside(lab, lambda _: fill(filler)):
             return lab.do(SOLVE, task)
 

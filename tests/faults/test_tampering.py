@@ -15,14 +15,13 @@ INJECT = Injections()
 
 JSON, TXT = f"{REWARDS}/reward.json", f"{REWARDS}/reward.txt"
 TELL = f'reward=0; [ "$(cat /app/answer 2>/dev/null)" = done ] && reward=1; echo $reward >{TXT}\n'
-SLOW = f"{TELL}sleep 1\n"
+SLOW = f"{TELL}while [ ! -e /tmp/did ]; do sleep 0.05; done\n"
 
 
 def background(script: str) -> str:
     """Return a command that leaves a process behind, which goes to work as soon as the verifier has spoken."""
-    return (
-        f"setsid sh -c 'while [ ! -s {TXT} ]; do sleep 0.02; done; {script}' >/dev/null 2>&1 & echo wrong >answer"
-    )
+    waiting = f"while [ ! -s {TXT} ]; do sleep 0.02; done; {script}; touch /tmp/did"
+    return f"setsid sh -c '{waiting}' >/dev/null 2>&1 & echo wrong >answer"
 
 
 INJECT["tamper-planted"] = lambda lab: lab.do(

@@ -6,6 +6,7 @@ import pytest
 
 from pytest_infranoise.model import Timeouts
 from tests.faults.conftest import Judge
+from tests.faults.injections import ENOUGH
 from tests.faults.injections import SHORT
 from tests.faults.injections import SOLVE
 from tests.faults.injections import Injections
@@ -19,7 +20,7 @@ INJECT = Injections()
 DETACHED = "setsid sh -c 'sleep 2; echo done > /app/answer' & sleep 60"
 
 INJECT["agent-timeout"] = lambda lab: lab.do("sleep 60", lab.task(timeouts=SHORT))
-INJECT["agent-timeout-solved"] = lambda lab: lab.do(f"{SOLVE}; sleep 60", lab.task(timeouts=SHORT))
+INJECT["agent-timeout-solved"] = lambda lab: lab.do(f"{SOLVE}; sleep 60", lab.task(timeouts=ENOUGH))
 INJECT["agent-timeout-detached"] = lambda lab: lab.do(
     DETACHED, lab.task(verify=f"sleep 3\n{VERIFY}", timeouts=SHORT)
 )
@@ -27,7 +28,7 @@ INJECT["agent-timeout-no-verdict"] = lambda lab: lab.do("sleep 60", lab.task(ver
 INJECT["setup-timeout"] = lambda lab: lab.do(SOLVE, lab.task(setup="sleep 60", timeouts=Timeouts(1, 20, 20)))
 INJECT["verifier-timeout"] = lambda lab: lab.do(SOLVE, lab.task(verify="sleep 60", timeouts=Timeouts(20, 20, 1)))
 INJECT["verifier-timeout-late"] = lambda lab: lab.do(
-    SOLVE, lab.task(verify=f"{VERIFY}sleep 60", timeouts=Timeouts(20, 20, 1))
+    SOLVE, lab.task(verify=f"{VERIFY}sleep 60", timeouts=Timeouts(60, 60, 4))
 )
 
 

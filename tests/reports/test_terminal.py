@@ -330,6 +330,17 @@ def test_notes_on_the_configs_follow_what_they_are() -> None:
     assert lines[2] == "3x is not what it seems"
 
 
+def test_tampering_is_counted_where_the_numbers_are() -> None:
+    flags = {0: (Flag.TAMPERED, Flag.TOOLS_CHANGED), 1: (Flag.TOOLS_CHANGED,)}
+    run = run_of(
+        {"scripted": {"1x": {"t": (1, 1, 1)}}},
+        {key("t", sample=sample): {"flags": flags[sample]} for sample in flags},
+    )
+    text = text_of(run)
+    assert "1 trial with signs of tampering with the verdict: none is a pass" in text
+    assert "2 trials changed programs that the verifier relies on, in ways that may be honest" in text
+
+
 def test_notes_that_a_reader_needs() -> None:
     run = run_of(
         {"scripted": {"1x": {"t": (1, 0, 1)}}},

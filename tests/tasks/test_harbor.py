@@ -371,6 +371,13 @@ def test_only_known_places_are_looked_at_for_reports(tmp_path: Path) -> None:
     assert loaded(harbor_task(tmp_path / "a")).verifier.options["writes_ctrf"] is False
     test = f"{GRADE}\nuvx pytest --ctrf /logs/verifier/ctrf.json /tests/test_outputs.py -rA\n"
     assert loaded(harbor_task(tmp_path / "b", test=test)).verifier.options["writes_ctrf"] is True
+    test = f"{GRADE}\npytest --junitxml=/logs/verifier/results.xml /tests\n"
+    verifier = loaded(harbor_task(tmp_path / "c", test=test)).verifier
+    assert verifier.options["junit"] == "/logs/verifier/results.xml"
+    assert "/logs/verifier/results.xml" in verifier.stale
+    for place in ("$OUT/results.xml", "/app/results.xml", "/logs/verifier/../../app/results.xml"):
+        test = f"{GRADE}\npytest --junitxml={place} /tests\n"
+        assert "junit" not in loaded(harbor_task(tmp_path / place.replace("/", "_"), test=test)).verifier.options
 
 
 @pytest.mark.parametrize(

@@ -187,4 +187,4 @@ def beside(lab: Lab, act: Callable[[str], object]) -> Iterator[None]:
     thread.start()
     yield
     thread.join()
-    assert not failed
+    assert not failed, failed

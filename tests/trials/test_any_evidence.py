@@ -40,6 +40,7 @@ from pytest_infranoise.trials.evidence import REMOVE
 from pytest_infranoise.trials.evidence import Artefact
 from pytest_infranoise.trials.evidence import ArtefactStatus
 from pytest_infranoise.trials.evidence import Evidence
+from pytest_infranoise.trials.evidence import Integrity
 from pytest_infranoise.trials.evidence import Intent
 from pytest_infranoise.trials.evidence import PhaseEvidence
 from pytest_infranoise.trials.evidence import Trouble
@@ -84,6 +85,7 @@ PHASE: dict[str, st.SearchStrategy[Any]] = {
     "peak_is_sampled": st.booleans(),
     "full_disks": st.sampled_from([(), ("/dev/shm",)]),
     "engine_disk_full": st.booleans(),
+    "shell_gone": st.booleans(),
 }
 PHASE_FOR_PEOPLE = {
     *("phase", "seconds", "limit", "last_line", "anonymous_peak", "host_before", "host_after", "engine_seconds"),
@@ -95,6 +97,7 @@ _events = st.builds(
     action=st.sampled_from(["oom", "kill", "die", "destroy", "stop", "pause", "restart"]),
 )
 WHOLE: dict[str, st.SearchStrategy[Any]] = {
+    "integrity": st.just(Integrity()),  # drawn in test_integrity, beside all of this
     "artefact": st.builds(
         Artefact,
         status=st.sampled_from(ArtefactStatus),
@@ -232,6 +235,8 @@ def disturbed(evidence: Evidence, policy: Policy) -> str | None:
             return f"{name}: the kernel killed for memory"
         if (_grew(phase, "pids_denied") or phase.full_disks) and not own_fault:
             return f"{name}: a ceiling denied something"
+        if phase.shell_gone:
+            return f"{name}: no command can run"
         if phase.engine_disk_full or phase.unkillable or phase.exec_lost or not phase.exec_started:
             return f"{name}: something was lost"
         if phase.container_ended or any(e.action in ("pause", "restart") for e in _foreign(evidence, phase)):
@@ -259,8 +264,11 @@ def _foreign(evidence: Evidence, phase: PhaseEvidence) -> Iterator[EngineEvent]:
 
 
 def broke_its_sandbox(evidence: Evidence) -> bool:
-    """Whether the container ended under the agent, whose process 1 it could end, and nobody else says he did it."""
-    return (
+    """Whether the agent ended its container, or left no shell in it; by all that is known, nobody else did."""
+    shell_removed = evidence.setup.ended and any(
+        phase.entered and phase.shell_gone for phase in (evidence.agent, evidence.verifier)
+    )
+    return shell_removed or (
         evidence.agent.entered
         and evidence.holder_is_init is False
         and not _was_killed_for_memory(evidence, evidence.agent)
@@ -271,7 +279,7 @@ def broke_its_sandbox(evidence: Evidence) -> bool:
     )
 
 
-_many = settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_many = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @_many

@@ -349,16 +349,13 @@ def test_processes_that_cannot_be_killed_make_no_verdict(lab: Lab) -> None:
 
 
 def test_verifier_files_that_are_not_what_was_sent(lab: Lab) -> None:
-    def read(path: str, limit: int = 0) -> bytes:
-        return b"exit 0"
-
-    backend = FaultyBackend(lab.backend, "read", read)
+    backend = FaultyBackend(lab.backend, "digest", lambda path: "another")
     record = lab.run_trial(lab.trial(lab.task()), InProcess(done), backend=backend)
     assert (record.verdict, record.cause) == (Verdict.INFRA_ERROR, Cause.VERIFIER_ERROR)
     assert record.summary == "not what was sent: verify.sh"
 
 
-def test_large_verifier_files_are_checked_where_they_are(lab: Lab) -> None:
+def test_large_verifier_files_are_checked_too(lab: Lab) -> None:
     task = lab.task()
     assert task.verifier.files is not None
     (task.verifier.files / "large").write_bytes(os.urandom(5 * MIB))

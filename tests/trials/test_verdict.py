@@ -287,6 +287,11 @@ INFRA: dict[str, tuple[Evidence, Cause, str]] = {
         "9 container lost",
     ),
     "agent's exit status lost": (_agent(FAIL, exec_lost="stream ended"), Cause.EXEC_LOST, "10 exec lost"),
+    "no shell, and none in setup": (
+        _setup(IN_SETUP, exec_started=False, exec_lost="no such file", shell_gone=True, ended=False),
+        Cause.EXEC_LOST,
+        "10 exec lost",
+    ),
     "agent's command never started": (
         _agent(FAIL, exec_started=False, exit_code=126),
         Cause.EXEC_LOST,
@@ -423,6 +428,11 @@ FAILS: dict[str, tuple[Evidence, FailReason, str]] = {
         replace(FAIL, state=replace(RUNNING, events=(EngineEvent(124, "kill"),))),
         FailReason.TESTS_FAILED,
         "13 below threshold",
+    ),
+    "no shell is left for the verifier": (
+        _verifier(NO_VERDICT, exec_started=False, exec_lost="no such file", exit_code=127, shell_gone=True),
+        FailReason.SANDBOX_BROKEN,
+        "9 container lost",
     ),
     "process 1 is the image's own and ended under the agent": (
         replace(_agent(IN_AGENT, **DIED), state=_dead(), holder_is_init=False),

@@ -1,0 +1,160 @@
+"""What the engine itself knows of a container's inside: files that differ from the image, processes that run."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import re
+import stat
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import requests
+import urllib3
+
+from pytest_infranoise.sandboxes.api_errors import engine_call
+from pytest_infranoise.sandboxes.api_errors import from_exception
+from pytest_infranoise.sandboxes.engine import Engine
+from pytest_infranoise.sandboxes.protocol import Change
+from pytest_infranoise.sandboxes.protocol import SandboxError
+from pytest_infranoise.sandboxes.shell import HOLDER
+from pytest_infranoise.sandboxes.shell import HOLDERS_SLEEP
+
+_BLOCK = 256 * 1024
+# One entry; keys come in either order. A path has at most 4096 bytes, each at most six characters here.
+_ENTRY = re.compile(r'\{[^{}"]*"(?:[^"\\]|\\.)*"[^{}"]*:(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
+_LONGEST_ENTRY = 32 * 1024
+_MOST_FILES = 2_000_000  # that are looked at where the engine keeps them
+_KINDS: Mapping[object, Change] = MappingProxyType({0: "modified", 1: "added", 2: "deleted"})
+
+
+def overlay_changes(layers: Mapping[str, str], wanted: Callable[[str], object]) -> dict[str, Change] | None:
+    """Return the same from the directory in which the overlay2 driver keeps a container's own files.
+
+    Args:
+        layers: the driver's data of the container, as the engine's inspect call has it.
+        wanted: which paths are.
+
+    Returns:
+        None where this process may not read that directory, or there is too much in it.
+    """
+    upper, lowers = layers.get("UpperDir"), layers.get("LowerDir", "").split(":")
+    if not upper or not all(os.access(layer, os.R_OK | os.X_OK) for layer in (upper, *lowers)):
+        return None
+    found: dict[str, Change] = {}
+    left, seen = [""], 0
+    while left:
+        below = left.pop()
+        try:
+            with os.scandir(upper + below) as entries:
+                for entry in entries:
+                    seen += 1
+                    path = f"{below}/{entry.name}"
+                    if wanted(path):
+                        found[path] = _change(entry, _in_layers(lowers, path))
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(path)
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        except OSError:
+            return None
+        if seen > _MOST_FILES:
+            return None
+    return found
+
+
+def _in_layers(layers: Iterable[str], path: str) -> Iterator[str]:
+    """Yield where a path may be in an image's layers: a link on the way must not lead out of its layer."""
+    for layer in layers:
+        place = Path(layer + path)
+        place = place.parent.resolve() / place.name
+        if place.is_relative_to(Path(layer).resolve()):
+            yield str(place)
+
+
+def _change(entry: os.DirEntry[str], lower: Iterable[str]) -> Change:
+    info = entry.stat(follow_symlinks=False)
+    if stat.S_ISCHR(info.st_mode) and info.st_rdev == 0:
+        return "deleted"
+    of_image = next((path for path in lower if os.path.lexists(path)), None)
+    if of_image is None:
+        return "added"
+    return "touched" if _is_same(entry.path, info, of_image) else "modified"
+
+
+def _is_same(path: str, info: os.stat_result, of_image: str) -> bool:
+    """Whether a file of the container is the image's in all but owner, mode and time."""
+    before = Path(of_image).lstat()
+    if stat.S_IFMT(before.st_mode) != stat.S_IFMT(info.st_mode):
+        return False
+    if stat.S_ISLNK(info.st_mode):
+        return Path(path).readlink() == Path(of_image).readlink()
+    return (
+        stat.S_ISREG(info.st_mode) and before.st_size == info.st_size and filecmp.cmp(path, of_image, shallow=False)
+    )
+
+
+def read_changes(engine: Engine, container: str, wanted: Callable[[str], object]) -> dict[str, Change]:
+    """Return those paths that differ from the container's image and are wanted.
+
+    The list is read as it comes: an agent that makes millions of files costs time and no memory.
+    """
+    found: dict[str, Change] = {}
+    with engine.request("changes", "GET", f"/containers/{container}/changes") as response:
+        for entry in entries(_blocks(response)):
+            path, kind = entry.get("Path"), _KINDS.get(entry.get("Kind"))
+            if isinstance(path, str) and kind is not None and wanted(path):
+                found[path] = kind
+    return found
+
+
+def _blocks(response: requests.Response) -> Iterator[bytes]:
+    try:
+        with engine_call("changes"):
+            yield from response.iter_content(_BLOCK)
+    except urllib3.exceptions.HTTPError as error:
+        raise from_exception("changes", requests.ConnectionError(str(error))) from error
+
+
+def entries(blocks: Iterable[bytes]) -> Iterator[dict[str, object]]:
+    """Yield the objects of a JSON list of flat objects that comes in pieces.
+
+    Raises:
+        SandboxError: it is something else.
+    """
+    rest = b""
+    for block in blocks:
+        text = (rest + block).decode("latin-1")
+        end = 0
+        for match in _ENTRY.finditer(text):
+            if text[end : match.start()].strip(" ,[\n"):
+                raise SandboxError("changes", "the engine's list of changes cannot be read")
+            end = match.end()
+            try:
+                yield json.loads(match[0].encode("latin-1"))
+            except ValueError as error:
+                raise SandboxError("changes", "the engine's list of changes cannot be read") from error
+        rest = text[end:].encode("latin-1")
+        if len(rest) > _LONGEST_ENTRY:
+            raise SandboxError("changes", "the engine's list of changes cannot be read")
+    if rest.strip() not in (b"]", b"[]", b"null"):
+        raise SandboxError("changes", "the engine's list of changes breaks off")
+
+
+def list_processes(engine: Engine, container: str) -> dict[str, str]:
+    """Return what runs in a container beside our holder, by PID and start; command lines only."""
+    with engine_call("top"):
+        answer = engine.client.top(container, ps_args="-eo pid,lstart,args")
+    found = {}
+    for row in answer.get("Processes") or ():
+        # The engine splits a line at the first blanks, however many columns there are.
+        pid, *when, command = (" ".join(row).split(None, 6) + [""] * 7)[:7]
+        ours = command.rstrip() == HOLDERS_SLEEP or HOLDER.split("\n", 1)[0] in command
+        if command and not ours and not command.rstrip().endswith("<defunct>"):
+            found[f"{pid}:{' '.join(when)}"] = command.strip()
+    return found

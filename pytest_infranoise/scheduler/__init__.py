@@ -1,0 +1,3 @@
+"""Which trial starts when, and beside what."""
+
+from __future__ import annotations

@@ -1,0 +1,193 @@
+"""Looks from outside, between setup and verdict, for a trial that decides its own verdict.
+
+An agent is root in the container that its verifier runs in, so nothing in there can be asked: whatever is said
+here is said by the engine and the kernel. What cannot be seen is written down as that, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import TypeVar
+
+from pytest_infranoise.model import Task
+from pytest_infranoise.sandboxes.protocol import Change
+from pytest_infranoise.sandboxes.protocol import FileMissing
+from pytest_infranoise.sandboxes.protocol import FileStat
+from pytest_infranoise.sandboxes.protocol import Inspectable
+from pytest_infranoise.sandboxes.protocol import Sandbox
+from pytest_infranoise.sandboxes.protocol import SandboxError
+from pytest_infranoise.trials.evidence import Artefact
+from pytest_infranoise.trials.evidence import Integrity
+from pytest_infranoise.trials.sent import File
+from pytest_infranoise.trials.tools import is_of_interest
+from pytest_infranoise.trials.tools import judge_tools
+
+_MOST = 20  # phrases of a kind that are kept
+_LONGEST = 300  # characters of one
+_ROOM = 1024**2  # bytes by which a changed file that is looked into may have grown
+_MOST_STATS = 300  # files whose size and time are remembered
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What was there when setup was over: changed files of interest as they were then, and what ran."""
+
+    changes: Mapping[str, Change] | None = None
+    stats: Mapping[str, FileStat | None] = field(default_factory=dict)
+    processes: frozenset[str] | None = None
+
+
+class Witness:
+    """Watches one container from the end of its setup on; ``found`` is what it has seen."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.found = Integrity()
+        self._box = sandbox
+        self._sandbox = sandbox if isinstance(sandbox, Inspectable) else None
+        self._baseline = Baseline()
+
+    def setup_is_over(self) -> None:
+        """Remember what the agent begins with."""
+        sandbox = self._sandbox
+        if sandbox is None:
+            return
+        changes = self._ask("files changed by setup", lambda: sandbox.changes(is_of_interest))
+        # Only what setup itself changed needs more than a look at whether it was changed.
+        paths = sorted(changes or ())[:_MOST_STATS]
+        stats = self._ask("files changed by setup", lambda: {path: sandbox.stat(path) for path in paths})
+        processes = self._ask("processes after setup", lambda: frozenset(sandbox.processes()))
+        self._baseline = Baseline(changes, stats or {}, processes)
+
+    def verifier_comes(self, task: Task, places: Iterable[str]) -> None:
+        """Look at what the agent leaves to the verifier.
+
+        Args:
+            task: the task that is verified.
+            places: directories in which only the verifier has business.
+        """
+        sandbox = self._sandbox
+        if sandbox is None:
+            return
+        running = self._ask("processes of the agent", sandbox.processes)
+        if running is not None and self._baseline.processes is not None:
+            others = [text for name, text in running.items() if name not in self._baseline.processes]
+            self.found = replace(self.found, others=_cut(others))
+            for text in others:
+                place = next((place for place in places if place in text), None)
+                if place is not None:
+                    self._add(doubts=[f"a process that the agent left running knows {place}: {text}"])
+        changes = self._ask("files changed by the agent", lambda: sandbox.changes(is_of_interest))
+        if changes is not None and self._baseline.changes is not None:
+            self._look_at_tools(sandbox, task, changes)
+
+    def _look_at_tools(self, sandbox: Inspectable, task: Task, changes: Mapping[str, Change]) -> None:
+        def kind(path: str) -> Change | None:
+            if path not in (self._baseline.changes or {}):
+                return changes[path]
+            if path not in self._baseline.stats or changes[path] == "deleted":
+                return None
+            return None if sandbox.stat(path) == self._baseline.stats[path] else "modified"
+
+        def link(path: str) -> str | None:
+            stat = sandbox.stat(path)
+            return stat.link if stat is not None and stat.kind == "link" else None
+
+        def look() -> None:
+            new = {path: change for path in changes if (change := kind(path)) is not None}
+            tools = judge_tools(
+                new,
+                target=task.verifier.target,
+                workdir=task.workdir or sandbox.workdir,
+                exists=lambda path: sandbox.stat(path) is not None,
+                link=link,
+            )
+            self._add(doubts=tools.doubts, notes=tools.notes)
+
+        self._ask("files changed by the agent", look)
+
+    def verifier_starts(self, removed: Iterable[str]) -> bool:
+        """Return whether nothing is where the verdict will be, right before the verifier starts.
+
+        Args:
+            removed: paths that were removed, or made where nothing was, a moment ago.
+        """
+        for path in removed:
+            if self._stat(path) is not None:
+                self._add(forged=[f"{path} was there again after its removal, before the verifier started"])
+        return not self.found.forged
+
+    def not_as_sent(self, files: Iterable[File], name: Callable[[File], str]) -> None:
+        """Take in files that are not what was sent to their places a moment ago.
+
+        A full disk cuts files off. Other content, with somebody there who can write it, is a forgery.
+        """
+        for file in files if self.found.others else ():
+            content = self._ask(file.path, lambda file=file: self._content(file))  # type: ignore[misc]
+            if content is not None and not file.begins_with(content):
+                self._add(forged=[f"{name(file)} was changed between its upload and the verifier's start"])
+
+    def verdict_is_read(self, artefact: Artefact) -> None:
+        """Compare the verdict with what the test tool says; a verifier that was alone is taken at its word."""
+        if artefact.failed and artefact.reward is not None and artefact.reward >= 1 and self.found.others:
+            text = f"reward {artefact.reward:g}, but {artefact.failed} tests failed by the test tool's report"
+            self._add(doubts=[f"{text}, and the verifier was not alone"])
+
+    def _content(self, file: File) -> bytes | None:
+        try:
+            return self._box.read(file.path, 2 * file.size + _ROOM)
+        except FileMissing:
+            return None
+
+    def verifier_is_over(self, changed: Callable[[], Iterable[str]], verdicts: Iterable[str], end: str) -> None:
+        """Look at what became of tests and verdict while the verifier ran.
+
+        Args:
+            changed: returns the files that were as they had been sent before, and are not any more.
+            verdicts: paths where a verdict may be.
+            end: a file that was written when the verifier's command had ended, if it was not alone.
+        """
+        # A verifier may change its own files; where it was alone, nobody else did.
+        for path in (self._ask("the verifier's files", changed) or ()) if self.found.others else ():
+            self._add(doubts=[f"{path} was changed while the verifier ran, and it was not alone"])
+        ended = self._stat(end)
+        for path in verdicts:
+            stat = self._stat(path)
+            # A file system that knows only whole seconds says nothing here.
+            if stat is None or ended is None or ended.kind != "file" or not ended.modified % 10**9:
+                continue
+            if stat.modified <= ended.modified:
+                continue
+            self._add(forged=[f"{PurePosixPath(path).name} was written after the verifier had ended"])
+
+    def _stat(self, path: str) -> FileStat | None:
+        sandbox = self._sandbox
+        return None if sandbox is None else self._ask(path, lambda: sandbox.stat(path))
+
+    def _ask(self, what: str, question: Callable[[], T]) -> T | None:
+        """Return an answer, None when there is none: then the next call that matters will find out why."""
+        try:
+            return question()
+        except SandboxError as error:
+            unseen = (*self.found.unseen, f"{what}: {error}"[:_LONGEST])
+            self.found = replace(self.found, unseen=unseen[:_MOST])
+            return None
+
+    def _add(self, *, forged: Iterable[str] = (), doubts: Iterable[str] = (), notes: Iterable[str] = ()) -> None:
+        self.found = replace(
+            self.found,
+            forged=_cut([*self.found.forged, *forged]),
+            doubts=_cut([*self.found.doubts, *doubts]),
+            notes=_cut([*self.found.notes, *notes]),
+        )
+
+
+def _cut(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(text[:_LONGEST] for text in list(dict.fromkeys(texts))[:_MOST])

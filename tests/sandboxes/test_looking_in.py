@@ -1,0 +1,207 @@
+"""What the engine says of a container's inside, with nothing in there asked."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator
+from hashlib import sha256
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_infranoise.sandboxes import archives
+from pytest_infranoise.sandboxes import changes
+from pytest_infranoise.sandboxes.archives import nanoseconds
+from pytest_infranoise.sandboxes.archives import tree_digests
+from pytest_infranoise.sandboxes.changes import entries
+from pytest_infranoise.sandboxes.changes import list_processes
+from pytest_infranoise.sandboxes.changes import overlay_changes
+from pytest_infranoise.sandboxes.changes import read_changes
+from pytest_infranoise.sandboxes.container import DockerSandbox
+from pytest_infranoise.sandboxes.docker import DockerBackend
+from pytest_infranoise.sandboxes.protocol import Inspectable
+from pytest_infranoise.sandboxes.protocol import SandboxError
+
+from .conftest import MIB
+
+engine_test = pytest.mark.engine
+
+
+def run(sandbox: DockerSandbox, script: str) -> None:
+    done = sandbox.exec(["sh", "-c", script], workdir="/")
+    assert done.exit_code == 0, done.output
+
+
+@engine_test
+def test_a_container_can_be_looked_into(shared_sandbox: DockerSandbox) -> None:
+    assert isinstance(shared_sandbox, Inspectable)
+    assert shared_sandbox.workdir.startswith("/")
+
+
+@engine_test
+def test_stat(shared_sandbox: DockerSandbox) -> None:
+    run(shared_sandbox, "mkdir -p /s/d; printf abc >/s/f; chmod 640 /s/f; ln -s nowhere /s/l; mkfifo /s/p")
+    run(shared_sandbox, "touch -d '2001-09-09 01:46:40.123456789Z' /s/f")
+    file = shared_sandbox.stat("/s/f")
+    assert file is not None
+    assert (file.kind, file.size, file.mode) == ("file", 3, 0o640)
+    assert file.modified == 10**18 + 123456789
+    kinds = {path: stat.kind if (stat := shared_sandbox.stat(path)) else None for path in ("/s/d", "/s/p", "/s/no")}
+    assert kinds == {"/s/d": "directory", "/s/p": "other", "/s/no": None}
+    link = shared_sandbox.stat("/s/l")
+    assert link is not None
+    assert (link.kind, link.link.rpartition("/")[2]) == ("link", "nowhere")
+
+
+@engine_test
+def test_digest(shared_sandbox: DockerSandbox) -> None:
+    content = os.urandom(5 * MIB + 1)
+    shared_sandbox.write("/digest/of", content)
+    assert shared_sandbox.digest("/digest/of") == sha256(content).hexdigest()
+    run(shared_sandbox, "ln -s of /digest/link")
+    assert [shared_sandbox.digest(f"/digest/{name}") for name in ("link", "none", "")] == [None] * 3
+
+
+@engine_test
+def test_digests_of_a_directory_that_somebody_prepared(shared_sandbox: DockerSandbox) -> None:
+    run(
+        shared_sandbox,
+        "mkdir -p /tree/sub; cd /tree; printf a >a; ln a sub/same; ln -s /etc/passwd link; ln -s /etc sub/etc; "
+        "mkfifo pipe; mknod zero c 1 5; chmod 4755 a; printf b >'sub/odd\nname'",
+    )
+    a, b = sha256(b"a").hexdigest(), sha256(b"b").hexdigest()
+    assert shared_sandbox.digests("/tree", MIB) == {"a": a, "sub/same": a, "sub/odd\nname": b}
+    assert shared_sandbox.digests("/tree/a", MIB) is None
+    assert shared_sandbox.digests("/no-tree", MIB) is None
+
+
+@engine_test
+def test_a_directory_that_is_too_much(shared_sandbox: DockerSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of a terabyte that takes no space is not read to its end."""
+    run(shared_sandbox, "mkdir /bomb; truncate -s 1T /bomb/sparse; mkdir /many; cd /many; touch 1 2 3 4 5 6 7 8 9")
+    assert shared_sandbox.digests("/bomb", MIB) is None
+    monkeypatch.setattr(archives, "MAX_ENTRIES", 9)
+    assert shared_sandbox.digests("/many", MIB) is None
+    monkeypatch.setattr(archives, "MAX_ENTRIES", 10)  # the directory is one
+    assert len(shared_sandbox.digests("/many", MIB) or ()) == 9
+
+
+def test_names_in_an_archive_lead_nowhere() -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name in ("d/../../etc/passwd", "/d/absolute", "d/plain"):
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            archive.addfile(info, io.BytesIO(b"x"))
+        for kind, name in ((tarfile.SYMTYPE, "d/link"), (tarfile.LNKTYPE, "d/hard"), (tarfile.CHRTYPE, "d/device")):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "/etc/passwd"
+            archive.addfile(info)
+    stream.seek(0)
+    x = sha256(b"x").hexdigest()
+    assert tree_digests(stream, 100) == {"../../etc/passwd": x, "d/absolute": x, "plain": x}
+
+
+def test_an_archive_that_breaks_off() -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        info = tarfile.TarInfo("d/f")
+        info.size = 5000
+        archive.addfile(info, io.BytesIO(b"x" * 5000))
+    with pytest.raises(tarfile.TarError):
+        tree_digests(io.BytesIO(stream.getvalue()[:2000]), MIB)
+
+
+def test_times_of_the_engine() -> None:
+    assert nanoseconds("2001-09-09T01:46:40Z") == 10**18
+    assert nanoseconds("2001-09-09T03:46:40.5+02:00") == 10**18 + 5 * 10**8
+    for wrong in ("", "yesterday", "2001-09-09 01:46:40"):
+        with pytest.raises(ValueError, match="no time"):
+            nanoseconds(wrong)
+
+
+CHANGES = """printf x >>/usr/bin/env; rm /usr/bin/yes; mkdir -p /new/dir; : >/new/dir/file; : >"/new/a\\"b{}\\\\c"
+ln -sf bash /usr/bin/sh; chmod 700 /usr/bin/wc; cp /usr/bin/cat /tmp/cat; printf x >>/tmp/cat
+truncate -r /usr/bin/cat /tmp/cat; printf y | dd of=/tmp/cat bs=1 seek=99 conv=notrunc 2>&-
+touch -r /usr/bin/cat /tmp/cat; cp /tmp/cat /usr/bin/cat; touch -r /tmp/cat /usr/bin/cat"""
+
+
+@engine_test
+def test_changes_are_the_same_whoever_is_asked(
+    sandbox: DockerSandbox, backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(sandbox, CHANGES)
+    inspected = backend._engine.client.inspect_container(sandbox.id)
+
+    def wanted(path: str) -> bool:
+        return path.startswith(("/usr/bin/", "/new"))
+
+    asked = read_changes(backend._engine, sandbox.id, wanted)
+    assert asked == {
+        "/usr/bin/env": "modified",
+        "/usr/bin/sh": "modified",
+        "/usr/bin/wc": "modified",
+        "/usr/bin/yes": "deleted",
+        "/new": "added",
+        "/new/dir": "added",
+        "/new/dir/file": "added",
+        '/new/a"b{}\\c': "added",
+    }
+    monkeypatch.setattr(changes, "overlay_changes", lambda layers, wanted: None)
+    assert sandbox.changes(wanted) == asked | {"/usr/bin/wc": "touched"}
+    monkeypatch.undo()
+    seen = overlay_changes(inspected["GraphDriver"]["Data"], wanted)
+    if seen is None:
+        pytest.skip("the engine's storage cannot be read here")
+    # Size and time were restored: for the engine it is the same file.
+    assert seen == asked | {"/usr/bin/wc": "touched", "/usr/bin/cat": "modified"}
+    assert sandbox.changes(wanted) == seen
+
+
+def test_storage_that_cannot_be_read() -> None:
+    assert overlay_changes({}, bool) is None
+    assert overlay_changes({"UpperDir": "/no/such/place", "LowerDir": "/neither"}, bool) is None
+
+
+_lists = st.lists(
+    st.fixed_dictionaries({"Path": st.text(), "Kind": st.integers(0, 2)}),
+    max_size=5,
+)
+
+
+def _cut(text: bytes, size: int) -> Iterator[bytes]:
+    for begin in range(0, len(text), size):
+        yield text[begin : begin + size]
+
+
+@given(_lists, st.integers(1, 20), st.booleans())
+def test_a_list_in_pieces(values: list[dict[str, object]], size: int, ascii_only: bool) -> None:
+    text = json.dumps(values, ensure_ascii=ascii_only, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    assert list(entries(_cut(text, size))) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    "text", ['[{"Path":"/a","Kind":1}', '[{"Path":"/a"', "<html>", '[{"Path":"/a","Kind":1},x]']
+)
+def test_a_list_that_is_none(text: str) -> None:
+    with pytest.raises(SandboxError, match="changes"):
+        list(entries([text.encode()]))
+
+
+@engine_test
+def test_processes_are_the_same_whoever_is_asked(sandbox: DockerSandbox, backend: DockerBackend) -> None:
+    assert sandbox.processes() == {}
+    assert list_processes(backend._engine, sandbox.id) == {}
+    begin = "mkdir /held; cd /held; setsid sleep 301 >/held/file 2>&1 & setsid sleep 302 >/dev/null 2>&1 &"
+    # With the holder's own there are three.
+    run(sandbox, f'{begin} until [ "$(cat /proc/[0-9]*/comm | grep -c sleep)" = 3 ]; do :; done')
+    seen = sorted(text for text in sandbox.processes().values() if "sleep 30" in text)
+    assert seen == ["sleep 301 [in /held] [holds /held/file]", "sleep 302 [in /held]"]
+    asked = sorted(text for text in list_processes(backend._engine, sandbox.id).values() if "sleep 30" in text)
+    assert asked == ["sleep 301", "sleep 302"]
+    assert sandbox.kill_processes()
+    assert sandbox.processes() == list_processes(backend._engine, sandbox.id) == {}
