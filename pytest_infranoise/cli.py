@@ -103,6 +103,83 @@ def schema() -> None:
     click.echo(json.dumps(json_schema(), indent=2))
 
 
+@main.command("list")
+@click.option("--run-dir", metavar="DIR", help="Where runs are kept.  [default: .infranoise/runs]")
+def list_command(run_dir: str | None) -> None:
+    """List all runs: how far each is, whether it is running, finished or killed, and the disk it takes."""
+    from pytest_infranoise.listing import HEADER
+    from pytest_infranoise.listing import listed_runs
+    from pytest_infranoise.listing import table
+    from pytest_infranoise.settings import DEFAULT_RUNS_DIR
+    from pytest_infranoise.units import format_memory
+    from pytest_infranoise.units import plural
+
+    runs_dir = Path(run_dir or DEFAULT_RUNS_DIR)
+    runs = list(listed_runs(runs_dir))
+    for line in table([HEADER, *(run.cells() for run in runs)]) if runs else ():
+        click.echo(line)
+    click.echo(f"{plural(len(runs), 'run')} in {runs_dir}: {format_memory(sum(run.disk for run in runs))}")
+
+
+@main.command("merge")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option("-o", "--output", metavar="DIR", help="The new run's directory.  [default: a new one in --run-dir]")
+@click.option("--run-dir", metavar="DIR", help="Where runs are kept.  [default: .infranoise/runs]")
+def merge_command(runs: tuple[str, ...], output: str | None, run_dir: str | None) -> None:
+    """Make one new run of several RUNs (ids or paths): shards, or the same trials on several days.
+
+    Runs whose configs, agents or rules are not the same under one name are refused.
+    """
+    from datetime import UTC
+    from datetime import datetime
+
+    from pytest_infranoise.journal import RunNotFound
+    from pytest_infranoise.journal import find_run
+    from pytest_infranoise.journal import new_run_id
+    from pytest_infranoise.merge import MergeError
+    from pytest_infranoise.merge import merge
+    from pytest_infranoise.settings import DEFAULT_RUNS_DIR
+
+    runs_dir, now = Path(run_dir or DEFAULT_RUNS_DIR), datetime.now(UTC)
+    run_id = new_run_id(now)
+    target = Path(output) if output else runs_dir / run_id
+    try:
+        paths = [find_run(runs_dir, name) for name in runs]
+        meta = merge(paths, target, run_id, now.isoformat(timespec="seconds"))
+    except (MergeError, RunNotFound) as error:
+        raise UserError(str(error)) from None
+    except OSError as error:
+        raise UserError(f"{target} cannot be written: {error}") from None
+    for note in meta["run_notes"]:
+        click.echo(note)
+    click.echo(f"infranoise report {target}")
+
+
+@main.command("clean")
+@click.option("--images", is_flag=True, help="Remove images too that were built for tasks and that no run needs.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.pass_context
+def clean_command(context: click.Context, images: bool, dry_run: bool) -> None:
+    """Remove containers and networks that dead runs left on the engine; never a living run's, and no records.
+
+    The exit status is 1 when something could not be removed.
+    """
+    from pytest_infranoise.clean import clean
+    from pytest_infranoise.host import Ledger
+    from pytest_infranoise.sandboxes.docker import DockerBackend
+    from pytest_infranoise.sandboxes.protocol import SandboxError
+
+    with closing(DockerBackend("clean")) as backend:
+        try:
+            ledger = Ledger(backend.info().id)
+            whole = clean(backend, ledger, click.echo, images=images, dry_run=dry_run)
+        except SandboxError as error:
+            raise UserError(f"the engine does not answer: {error.text}") from None
+        except OSError as error:
+            raise UserError(f"the ledger of floors cannot be used (INFRANOISE_STATE_DIR): {error}") from None
+    context.exit(0 if whole else 1)
+
+
 @main.command()
 @click.pass_context
 def doctor(context: click.Context) -> None:

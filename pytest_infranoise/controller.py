@@ -32,6 +32,7 @@ from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Record
 from pytest_infranoise.model import Verdict
 from pytest_infranoise.outcomes import attached
+from pytest_infranoise.past import NO_PAST
 from pytest_infranoise.policies import published
 from pytest_infranoise.scheduler.budget import NOTHING
 from pytest_infranoise.scheduler.order import ORDERS
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from pytest_infranoise.plan import Plan
     from pytest_infranoise.plan import PlannedTrial
     from pytest_infranoise.prepare import Prepared
+    from pytest_infranoise.resume import Resumed
     from pytest_infranoise.sandboxes.docker import DockerBackend
     from pytest_infranoise.scheduler.budget import Capacity
     from pytest_infranoise.scheduler.budget import Need
@@ -60,10 +62,24 @@ class Controller:
     session in which no task was collected never gets a plan, and then nothing here does anything.
     """
 
-    def __init__(self, settings: Settings, root: Path, workers: int, hook: Any = None) -> None:
+    def __init__(
+        self, settings: Settings, root: Path, workers: int, hook: Any = None, resumed: Resumed | None = None
+    ) -> None:
+        if resumed is not None:
+            from pytest_infranoise.resume import contradictions
+
+            problems = [*settings.toml_errors, *contradictions(settings, resumed.run.meta)]
+            if problems:
+                raise pytest.UsageError("\n".join(f"--infranoise-resume: {problem}" for problem in problems))
         self.settings = settings
-        self.run = new_run_id(datetime.now(UTC))
-        self.run_dir = settings.runs_dir / self.run
+        self.run = resumed.id if resumed else new_run_id(datetime.now(UTC))
+        self.run_dir = resumed.path if resumed else settings.runs_dir / self.run
+        self.session = resumed.session if resumed else 1
+        self.past = resumed.past if resumed else NO_PAST
+        self.adopted: Mapping[str, Any] = resumed.adopted if resumed else {}
+        self._resumed = resumed
+        self._lock = resumed.lock if resumed else None
+        self._asked = False
         self.others_failed = False
         self._failures = 0
         self._leftovers = ""
@@ -97,6 +113,10 @@ class Controller:
             self._plan, self._tasks = plan, tasks
         self._trials = {trial.nodeid: trial for trial in self._plan.trials}
 
+    def process_name(self, worker: str) -> str:
+        """Return what a process is called in the run: no other session's has the same name."""
+        return worker if self.session == 1 else f"{worker}-s{self.session}"
+
     @property
     def begun(self) -> bool:
         """Whether the run has begun."""
@@ -108,6 +128,7 @@ class Controller:
         Raises:
             pytest.UsageError: the user has to change something first.
         """
+        self._asked = True
         if self._plan is not None and self._plan.trials and self._backend is None:
             self._open(self._plan, say)
 
@@ -122,10 +143,14 @@ class Controller:
         self._make_run_dir()
         self._backend = DockerBackend(self.run)
         try:
+            self._hold_run()
+            # First, so that `infranoise clean` sees a living run before it has any image.
+            self._ledger = ledger = Ledger(prepare.engine_of(self._backend).id)
+            self._owner = ledger.register(self.run, self.process_name("controller"))
             prepared = prepare.prepare(plan, self._backend, say, self.settings.schedule)
-            self._ledger = ledger = Ledger(prepared.engine.id)
-            self._owner = ledger.register(self.run, "controller")
-            prepare.sweep_dead_runs(self._backend, ledger, say)
+            self._owner.hold_images(prepared.images.values())
+            self._check_engine(prepared)
+            prepare.sweep_dead_runs(self._backend, ledger, say, resumed=self.run if self._resumed else None)
             prepared = replace(prepared, place=ledger.place)
             prepared.write(self.run_dir)
             isolation = prepare.isolation(plan, self._backend)
@@ -136,9 +161,9 @@ class Controller:
                 f"cannot keep the run's files: {error}; make room, or give --infranoise-run-dir (for the ledger of "
                 "floors: the variable INFRANOISE_STATE_DIR) a place that can be written to"
             ) from None
+        self._clear_marks()
         preflight = self._preflight(plan, prepared, say) if self.settings.preflight else None
-        if preflight is not None:
-            plan = self._without(plan, preflight["quarantined"])
+        plan = self._without(plan, preflight["quarantined"] if preflight is not None else self._still_quarantined())
         self.capacity = prepared.capacity
         self.runnable = {trial.nodeid: trial for trial in plan.trials}
         line = prepare.enforcement(prepared.engine, prepared.capacity, prepared.admit)
@@ -164,9 +189,48 @@ class Controller:
             "preflight": preflight,
             **prepare.provenance(self._root),
         }
+        self._meta = self._with_sessions(self._meta, plan)
         write_meta(self.run_dir, self._meta)
         tasks = len({trial.key.task for trial in plan.trials})
-        say(f"infranoise: {plural(len(plan.trials), 'trial')} of {plural(tasks, 'task')}, run {self.run}")
+        goes_on = f", session {self.session}" if self._resumed else ""
+        say(f"infranoise: {plural(len(plan.trials), 'trial')} of {plural(tasks, 'task')}, run {self.run}{goes_on}")
+        for note in self._meta["run_notes"][1:]:  # the first only counts sessions
+            say(f"infranoise: {note}")
+
+    def _with_sessions(self, meta: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+        """Return what ``run.json`` is to say, with what earlier sessions did."""
+        from pytest_infranoise import sessions
+
+        hashes = {task.name: task.content_hash for task in plan.tasks}
+        again = sum(self.past.reruns(trial.key, hashes.get(trial.key.task, "")) for trial in plan.trials)
+        mine = sessions.entry(meta, trials=len(plan.trials), again=again)
+        named = [task.name for task in plan.tasks if task.image is not None]
+        return sessions.continued(self._resumed.run if self._resumed else None, meta, mine, named)
+
+    def _hold_run(self) -> None:
+        """Show that this run is alive.
+
+        Raises:
+            OSError: there can be no lock in its directory.
+        """
+        from pytest_infranoise.run_lock import session_lock
+
+        if self._lock is None:
+            self._lock = session_lock(self.run_dir)
+            self._lock.acquire()
+
+    def _check_engine(self, prepared: Prepared) -> None:
+        from pytest_infranoise.prepare import PreparationError
+        from pytest_infranoise.resume import engine_contradictions
+
+        if self._resumed is None:
+            return
+        found = engine_contradictions(self._resumed.run.meta.get("engine") or {}, asdict(prepared.engine))
+        if found:
+            raise PreparationError(
+                f"--infranoise-resume: {'; '.join(found)} when the run began: its trials would not be alike. "
+                "Start a run of its own here, and see `infranoise merge`"
+            )
 
     def _preflight(self, plan: Plan, prepared: Prepared, say: Callable[[str], None]) -> dict[str, Any]:
         """Check the tasks, and let no trial of those start that are not fit; returns it all for ``run.json``."""
@@ -203,6 +267,17 @@ class Controller:
             "tasks": {fitness.task: fitness.to_json() for fitness in found},
         }
 
+    def _still_quarantined(self) -> Mapping[str, str]:
+        """Return what an earlier session's preflight found unfit, where this one makes none."""
+        meta = self._resumed.run.meta if self._resumed else {}
+        return {} if self.settings.preflight else (meta.get("preflight") or {}).get("quarantined", {})
+
+    def _clear_marks(self) -> None:
+        from pytest_infranoise.resume import clear_marks
+
+        if self._resumed is not None:
+            clear_marks(self.run_dir, self._still_quarantined())
+
     def _without(self, plan: Plan, quarantined: Mapping[str, str]) -> Plan:
         """Return the plan without the trials of some tasks, which are told as skipped for a reason instead."""
         reasons = {name: f"quarantined by preflight: {problem}" for name, problem in quarantined.items()}
@@ -220,6 +295,7 @@ class Controller:
 
     def _plan_meta(self, plan: Plan) -> dict[str, Any]:
         settings = self.settings
+        selection = settings.outcome_selection and f"{settings.outcome_selection} picked trials by outcome"
         return {
             "run": self.run,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -237,7 +313,11 @@ class Controller:
             "gates": list(settings.gates),
             "pass_threshold": settings.pass_threshold,
             "workers": self._workers,
-            "cut_short": settings.outcome_selection and f"{settings.outcome_selection} picked trials by outcome",
+            "task_hashes": {task.name: task.content_hash for task in plan.tasks},
+            "shard": settings.shard and str(settings.shard),
+            "defaults": asdict(settings.defaults),
+            "outcome_selection": selection,
+            "cut_short": selection,
         }
 
     def outside(self) -> tuple[Need, bool]:
@@ -301,8 +381,8 @@ class Controller:
         record = Record(
             run=self.run,
             key=trial.key,
-            attempt=0,
-            task_hash="",
+            attempt=self.past.attempt(trial.key),
+            task_hash=self._task_hash(trial.key.task),
             verdict=Verdict.INFRA_ERROR,
             cause=Cause.HARNESS_CRASH,
             rule="0 worker died",
@@ -313,9 +393,15 @@ class Controller:
         Journal(self.run_dir, "controller").finished(record)
         return record
 
+    def _task_hash(self, name: str) -> str:
+        tasks = self._plan.tasks if self._plan is not None else ()
+        return next((task.content_hash for task in tasks if task.name == name), "")
+
     def finish(self, status: int, stopped_early: str | None) -> int:
         """Leave nothing on the engine, sum up, and return the exit status."""
         if self._backend is None:
+            if self._resumed is not None and self._plan is not None and self._asked:
+                return self._finish_idle(status, read_run(self.run_dir))
             self._drop_empty_run_dir()
             return status
         if not self._meta:  # preparation failed: there is no run to speak of
@@ -324,9 +410,11 @@ class Controller:
             return status
         self._remove({"infranoise.run": self.run})
         self._close()
-        self._meta["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
-        self._meta["cut_short"] = self._stopped() or stopped_early or self._meta["cut_short"]
+        self._meta["finished"] = now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._meta["sessions"][-1]["finished"] = now
         run = self._with_privileges(read_run(shown(self.run_dir)))
+        before = self._meta["cut_short"] if run.missing else self._meta["outcome_selection"]
+        self._meta["cut_short"] = self._stopped() or stopped_early or before
         self._records = run.records
         from pytest_infranoise.scheduler.start_times import start_facts
 
@@ -349,6 +437,17 @@ class Controller:
 
         self._meta["isolation"]["privileges"] = privileges(run.records)
         return replace(run, meta=self._meta)
+
+    def _finish_idle(self, status: int, run: Run) -> int:
+        """Sum up a run in which there was nothing left to run."""
+        self._drop_empty_run_dir()
+        if status == pytest.ExitCode.NO_TESTS_COLLECTED:
+            status = pytest.ExitCode.OK
+        if not run.missing and not run.meta.get("finished"):  # killed after its last trial
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            run = replace(run, meta={**run.meta, "finished": now, "cut_short": run.meta.get("outcome_selection")})
+            write_meta(self.run_dir, run.meta)
+        return self._sum_up(status, replace(run, path=shown(self.run_dir)))
 
     def _sum_up(self, status: int, run: Run) -> int:
         from pytest_infranoise.analysis import analyse
@@ -377,8 +476,17 @@ class Controller:
     def _drop_empty_run_dir(self) -> None:
         for file in self.run_dir.glob("plan-*"):
             file.unlink()
+        if self._resumed is None:
+            self.let_go()
+            for file in self.run_dir.glob("*.lock"):
+                file.unlink()
         with contextlib.suppress(OSError):
             self.run_dir.rmdir()
+
+    def let_go(self) -> None:
+        """Let others go on with the run."""
+        if self._lock is not None:
+            self._lock.release()
 
     def _close(self) -> None:
         if self._owner is not None:
@@ -387,12 +495,16 @@ class Controller:
             self._backend.close()
 
 
-def _agents(plan: Plan, settings: Settings) -> list[dict[str, str]]:
+def _agents(plan: Plan, settings: Settings) -> list[dict[str, Any]]:
     """Return the agents that have trials, in the user's order; marked functions are not his to choose."""
+    from pytest_infranoise.agent_identity import agent_entry
+    from pytest_infranoise.marked import AGENT
+
+    known = {(agent.name, agent.model or ""): agent_entry(agent) for agent in (*settings.agents, AGENT)}
     planned = dict.fromkeys((trial.key.agent, trial.key.model) for trial in plan.trials)
     chosen = [(agent.name, agent.model or "") for agent in settings.agents]
     agents = dict.fromkeys([*(agent for agent in chosen if agent in planned), *planned])
-    return [{"name": name, "model": model} for name, model in agents]
+    return [known.get((name, model), {"name": name, "model": model}) for name, model in agents]
 
 
 def exit_status(

@@ -34,12 +34,15 @@ from pytest_infranoise.outcomes import RECORD
 from pytest_infranoise.outcomes import ConfigErrorReport
 from pytest_infranoise.outcomes import InfraError
 from pytest_infranoise.outcomes import add_properties
+from pytest_infranoise.past import NO_PAST
+from pytest_infranoise.past import Past
 
 if TYPE_CHECKING:
     from pytest_infranoise.agents.protocol import Agent
     from pytest_infranoise.host import Owner
     from pytest_infranoise.policies import Policies
     from pytest_infranoise.prepare import Prepared
+    from pytest_infranoise.run_lock import RunLock
     from pytest_infranoise.sandboxes.protocol import Backend
     from pytest_infranoise.sandboxes.protocol import Sandbox
     from pytest_infranoise.trials.runner import TrialContext
@@ -49,6 +52,7 @@ PROCESS = pytest.StashKey["TrialProcess"]()
 # How long an engine that went away may take to come back before the run is stopped.
 _ENGINE_GRACE = 30.0
 _ROOM_GRACE = 5.0  # the same for an engine's full disk to have room again
+_LOOK_SECONDS = 5.0  # whoever looks whether the run is alive holds its lock for a moment
 
 
 @dataclass
@@ -58,10 +62,12 @@ class TrialProcess:
     run: str
     run_dir: Path
     name: str  # "main", or the xdist worker's
+    past: Past = NO_PAST  # what earlier sessions of the run did
     _backend: Backend | None = field(default=None, init=False)
     _owner: Owner | None = field(default=None, init=False)
     _stopped: str | None = field(default=None, init=False)
     _prepared: Prepared | None = field(default=None, init=False)
+    _lock: RunLock | None = field(default=None, init=False)
 
     @property
     def prepared(self) -> Prepared:
@@ -155,8 +161,17 @@ class TrialProcess:
     def _quarantine(self, task: Task) -> Path:
         return self.run_dir / "quarantine" / file_name(task.name)
 
+    def take_part(self) -> None:
+        """Show that a worker of the run is alive, before it can be given anything to do."""
+        from pytest_infranoise.run_lock import worker_lock
+
+        self._lock = worker_lock(self.run_dir)
+        self._lock.acquire(_LOOK_SECONDS, shared=True)
+
     def close(self) -> None:
-        """Let go of the engine and the ledger."""
+        """Let go of the engine, the ledger and the run."""
+        if self._lock is not None:
+            self._lock.release()
         if self._owner is not None:
             self._owner.close()
         if self._backend is not None:
@@ -212,7 +227,7 @@ def _run(config: pytest.Config, process: TrialProcess, spec: TrialSpec, backend:
     trial = make_trial(spec.key, spec.task, spec.config, spec.agent)
     context = trial_context(config, process, backend)
     with mistakes_told(process, spec.task):
-        record = run_trial(trial, agent, context)
+        record = run_trial(trial, agent, context, process.past.attempt(trial.key))
     process.ended(record)
     with contextlib.suppress(ConfigErrorReport):  # of a retry: the trial has its record, and the run is told
         _retry(config, process, trial, context, record)

@@ -17,6 +17,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from pathlib import Path
@@ -147,6 +148,24 @@ class Ledger:
         held = total(Need(entry["cpus"], entry["memory"]) for entry in others)
         return held, bool(others) and not all(entry["granted"] for entry in mine)
 
+    @contextlib.contextmanager
+    def closed(self) -> Iterator[None]:
+        """Let no owner come, go, or reserve anything."""
+        with self._transaction:
+            yield
+
+    def held_images(self) -> tuple[set[str], set[str]]:
+        """Return the ids of images that living runs hold, and the living runs of which nobody knows that yet."""
+        held: set[str] = set()
+        known: set[str] = set()
+        with self._transaction:
+            living = self._living()
+            for name in living:
+                with contextlib.suppress(OSError, ValueError):
+                    held.update(json.loads((self.owners / f"{name}.images").read_text("ascii")))
+                    known.add(name.rpartition("--")[0])
+        return held, {name.rpartition("--")[0] for name in living} - known
+
     def _living(self) -> list[str]:
         living = []
         for path in sorted(self.owners.glob("*.lock")):
@@ -157,6 +176,7 @@ class Ledger:
                 living.append(path.stem)
                 continue
             path.with_suffix(".json").unlink(missing_ok=True)
+            path.with_suffix(".images").unlink(missing_ok=True)
             path.unlink(missing_ok=True)
             lock.release()
         return living
@@ -245,9 +265,16 @@ class Owner:
             if mine is not None:
                 self._path.write_text(json.dumps({**mine, **amendment(granted)}), "ascii")
 
+    def hold_images(self, images: Iterable[str]) -> None:
+        """Say which images this owner's run needs, by id."""
+        partial = self._path.with_suffix(".partial")
+        partial.write_text(json.dumps(sorted(set(images))), "ascii")
+        partial.replace(self._path.with_suffix(".images"))
+
     def close(self) -> None:
         """Leave the ledger."""
         self._path.unlink(missing_ok=True)
+        self._path.with_suffix(".images").unlink(missing_ok=True)
         with self._ledger._transaction:
             self._path.with_suffix(".lock").unlink(missing_ok=True)
             self._lock.release()

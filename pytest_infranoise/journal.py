@@ -49,7 +49,8 @@ class Run:
 
     ``records`` has the first attempt of every trial that has a record, in no particular order; ``retries`` the
     later ones. ``unfinished`` are attempts that began and have no record. ``damaged`` counts journal lines that
-    could not be read (a line cut by a SIGKILL, or a record of an unknown schema).
+    could not be read (a line cut by a SIGKILL, or a record of an unknown schema). ``set_aside`` are records of
+    tasks as they were before they were changed: another task's, as far as any rate is concerned.
     """
 
     path: Path
@@ -59,6 +60,7 @@ class Run:
     retries: tuple[Record, ...]
     unfinished: tuple[Started, ...]
     damaged: int
+    set_aside: tuple[Record, ...] = ()
 
     @property
     def missing(self) -> tuple[TrialKey, ...]:
@@ -101,6 +103,18 @@ class Journal:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+
+
+def write_journal(path: Path, began: Iterable[Started], records: Iterable[Record]) -> None:
+    """Write a whole journal at once, of attempts that never ended and of those that have a record."""
+    with path.open("x", encoding="ascii") as file:
+        for entry in began:
+            line = {"event": "started", **entry.key.to_json(), "attempt": entry.attempt, "worker": entry.worker}
+            file.write(json.dumps(line) + "\n")
+        for record in records:
+            file.write(json.dumps({"event": "finished", **record.to_json()}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _ends_with_newline(path: Path) -> bool:
@@ -162,10 +176,14 @@ def read_run(run_dir: Path) -> Run:
     finished, began, damaged = _read_journals(sorted(run_dir.glob("trials-*.jsonl")))
     records = {(record.key, record.attempt): record for record in reversed(finished)}
     started = {(entry.key, entry.attempt): entry for entry in began}
+    hashes = _task_hashes(meta)
     first: dict[TrialKey, Record] = {}
     retries = []
+    set_aside = []
     for (key, _), record in sorted(records.items(), key=lambda item: item[0]):
-        if key in first:
+        if record.task_hash and record.task_hash != hashes.get(key.task, record.task_hash):
+            set_aside.append(record)
+        elif key in first:
             retries.append(record)
         else:
             first[key] = record
@@ -177,7 +195,14 @@ def read_run(run_dir: Path) -> Run:
         retries=tuple(retries),
         unfinished=tuple(entry for place, entry in started.items() if place not in records),
         damaged=damaged,
+        set_aside=tuple(set_aside),
     )
+
+
+def _task_hashes(meta: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the content hash of every task as the run has it now; none of what an older version wrote."""
+    hashes = meta.get("task_hashes")
+    return hashes if isinstance(hashes, dict) else {}
 
 
 def read_journal(run_dir: Path, process: str) -> tuple[list[Record], list[Started]]:

@@ -136,7 +136,9 @@ def infranoise_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     item.stash[MASKER] = masker_for(None, spec.agent, spec.task)
     backend: Backend = request.getfixturevalue("infranoise_backend")
     trial = FunctionTrial(
-        make_trial(spec.key, spec.task, spec.config, spec.agent), trial_context(config, process, backend)
+        make_trial(spec.key, spec.task, spec.config, spec.agent),
+        trial_context(config, process, backend),
+        process.past.attempt(spec.key),
     )
     with contextlib.closing(trial):
         with mistakes_told(process, spec.task):

@@ -55,6 +55,7 @@ class PlannedTask:
     pull: str
     build_timeout: float | None = None  # seconds
     network: bool = True
+    content_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,7 @@ def _tasks(specs: Sequence[TrialSpec]) -> tuple[PlannedTask, ...]:
             pull=task.pull,
             build_timeout=task.build_timeout,
             network=task.network,
+            content_hash=task.content_hash,
         )
         for task in tasks.values()
     )

@@ -102,7 +102,8 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Shuffle trials; first of all, so that what selects and sorts by outcome has the last word."""
+    """Select and shuffle trials; first of all, so that what selects and sorts by outcome has the last word."""
+    sessions.select(config, items)
     if not config.option.collectonly:
         collect.shuffle(items, config)
 

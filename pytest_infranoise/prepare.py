@@ -122,6 +122,18 @@ def _subclasses(kind: type[SandboxError]) -> Iterable[type[SandboxError]]:
         yield from _subclasses(child)
 
 
+def engine_of(backend: Backend) -> EngineInfo:
+    """Return what the engine is.
+
+    Raises:
+        PreparationError: there is none.
+    """
+    try:
+        return backend.info()
+    except SandboxError as error:
+        raise PreparationError(f"no Docker Engine: {error.text}") from None
+
+
 def prepare(
     plan: Plan, backend: Backend, say: Callable[[str], None], schedule: ScheduleSettings = DEFAULT_SCHEDULE
 ) -> Prepared:
@@ -131,10 +143,7 @@ def prepare(
         PreparationError: no engine, an engine that cannot enforce limits, a floor above the host, more given to
             trials than the host has, or no task whose image can exist.
     """
-    try:
-        engine = backend.info()
-    except SandboxError as error:
-        raise PreparationError(f"no Docker Engine: {error.text}") from None
+    engine = engine_of(backend)
     if engine.unsupported:
         raise PreparationError(
             f"the engine ({engine.version}, cgroup v{engine.cgroup_version}) cannot enforce limits: "
@@ -263,8 +272,12 @@ def _summary(work: Mapping[str, int], seconds: float) -> str:
     return f"infranoise: images: {', '.join(parts)}, in {seconds:.0f} s"
 
 
-def sweep_dead_runs(backend: Backend, ledger: Ledger, say: Callable[[str], None]) -> None:
+def sweep_dead_runs(
+    backend: Backend, ledger: Ledger, say: Callable[[str], None], *, resumed: str | None = None
+) -> None:
     """Remove what runs that are no more left on the engine.
+
+    Of the run that is ``resumed`` nothing lives yet but the session that resumes it.
 
     Only what sessions with this ledger started is touched, and what an earlier boot of this host left: others (on
     another host, or in another container that shares the engine) hold their locks where this one cannot see them.
@@ -272,10 +285,10 @@ def sweep_dead_runs(backend: Backend, ledger: Ledger, say: Callable[[str], None]
     Raises:
         PreparationError: the engine does not answer.
     """
-    living, place = ledger.living_runs(), ledger.place
+    living, place = ledger.living_runs() - {resumed}, ledger.place
     try:
         left = {
-            labels[RUN_LABEL] for labels in backend.labelled(RUN_LABEL).values() if _is_ours(labels, place)
+            labels[RUN_LABEL] for labels in backend.labelled(RUN_LABEL).values() if is_ours(labels, place)
         } - living
         for run in sorted(left):
             number = backend.remove_labelled({RUN_LABEL: run})
@@ -284,7 +297,8 @@ def sweep_dead_runs(backend: Backend, ledger: Ledger, say: Callable[[str], None]
         raise PreparationError(f"the engine did not answer while leftovers were looked for: {error.text}") from None
 
 
-def _is_ours(labels: Mapping[str, str], place: str) -> bool:
+def is_ours(labels: Mapping[str, str], place: str) -> bool:
+    """Whether a container or network was made by a session whose locks can be seen here, or by an earlier boot."""
     host = labels.get(HOST_LABEL, "")
     earlier_boot = labels.get(BOOT_LABEL) not in (None, "", boot_id())
     return host == place or (earlier_boot and host.partition("#")[0] == platform.node())

@@ -11,6 +11,7 @@ import pickle
 import signal
 from collections.abc import Callable
 from collections.abc import Generator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -20,17 +21,24 @@ import pytest
 from pytest_infranoise import outcomes
 from pytest_infranoise.collect import MARKED
 from pytest_infranoise.collect import SETTINGS
+from pytest_infranoise.collect import SPEC
 from pytest_infranoise.collect import TASK_FILES
+from pytest_infranoise.collect import is_trial
 from pytest_infranoise.controller import Controller
 from pytest_infranoise.fixtures import PROCESS
 from pytest_infranoise.fixtures import TrialProcess
 from pytest_infranoise.model import Task
 from pytest_infranoise.model import Verdict
+from pytest_infranoise.past import NO_PAST
+from pytest_infranoise.past import Past
+from pytest_infranoise.past import past_file
 from pytest_infranoise.settings import read_settings
 
 if TYPE_CHECKING:
+    from pytest_infranoise.resume import Resumed
     from pytest_infranoise.scheduler.xdist import TrialScheduling
 
+PAST = pytest.StashKey[Past]()
 HAS_TRIALS = pytest.StashKey[bool]()
 _CONTROLLER = "infranoise-controller"
 _UNDO_SIGTERM = pytest.StashKey[Callable[[], None]]()
@@ -45,23 +53,73 @@ def configure(config: pytest.Config) -> None:
     """
     told = getattr(config, "workerinput", {}).get("infranoise")
     if told:
-        config.stash[SETTINGS] = read_settings(config, seed=told["seed"])
-        config.stash[PROCESS] = TrialProcess(told["run"], Path(told["run_dir"]), told["name"])
+        _configure_worker(config, told)
         config.pluginmanager.register(WorkerPlugin(), "infranoise-worker")
         return
-    config.stash[SETTINGS] = settings = read_settings(config)
-    workers = config.getoption("numprocesses", None) or 0
-    controller = Controller(settings, config.rootpath, workers, hook=config.hook)
-    config.stash[PROCESS] = TrialProcess(controller.run, controller.run_dir, "main")
+    resumed = _resume(config)
+    try:
+        config.stash[SETTINGS] = settings = read_settings(config)
+        workers = config.getoption("numprocesses", None) or 0
+        controller = Controller(settings, config.rootpath, workers, hook=config.hook, resumed=resumed)
+    except BaseException:
+        if resumed is not None:
+            resumed.lock.release()
+        raise
+    config.stash[PAST] = controller.past
+    config.stash[PROCESS] = TrialProcess(
+        controller.run, controller.run_dir, controller.process_name("main"), controller.past
+    )
     config.pluginmanager.register(ControllerPlugin(config, controller), _CONTROLLER)
 
 
+def _configure_worker(config: pytest.Config, told: Mapping[str, Any]) -> None:
+    for name, value in told["adopted"].items():
+        setattr(config.option, name, value)
+    run_dir = Path(told["run_dir"])
+    past = Past.read(past_file(run_dir, told["session"])) if told["session"] > 1 else NO_PAST
+    config.stash[SETTINGS] = read_settings(config, seed=told["seed"])
+    config.stash[PAST] = past
+    config.stash[PROCESS] = TrialProcess(told["run"], run_dir, told["name"], past)
+
+
+def _resume(config: pytest.Config) -> Resumed | None:
+    """Return the run that this session goes on with; None when it makes a new one."""
+    if config.option.infranoise_resume is None:
+        if config.option.infranoise_rerun_infra:
+            raise pytest.UsageError("--infranoise-rerun-infra: say of which run: --infranoise-resume RUN (or last)")
+        return None
+    from pytest_infranoise.resume import resume
+
+    return resume(config)
+
+
 def unconfigure(config: pytest.Config) -> None:
-    """Let go of engine, ledger and signal handler."""
+    """Let go of engine, ledger, run and signal handler."""
     if PROCESS in config.stash:
         config.stash[PROCESS].close()
+    controller: ControllerPlugin | None = config.pluginmanager.getplugin(_CONTROLLER)
+    if controller is not None:
+        controller.controller.let_go()
     if _UNDO_SIGTERM in config.stash:
         config.stash[_UNDO_SIGTERM]()
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the trials of other shards, and those that the resumed run has a record of."""
+    shard, past = config.stash[SETTINGS].shard, config.stash[PAST]
+    if shard is None and past is NO_PAST:
+        return
+
+    def is_mine(item: pytest.Item) -> bool:
+        if not is_trial(item):
+            return True
+        spec = item.stash[SPEC]
+        return (shard is None or shard.has(spec.key)) and past.wants(spec.key, spec.task.content_hash)
+
+    left_out = [item for item in items if not is_mine(item)]
+    if left_out:
+        items[:] = [item for item in items if is_mine(item)]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def collected(session: pytest.Session) -> None:
@@ -85,6 +143,7 @@ def collected(session: pytest.Session) -> None:
         process = config.stash[PROCESS]
         config.stash[HAS_TRIALS] = bool(plan.trials)
         plan.write(_plan_file(process.run_dir, process.name))
+        process.take_part()
         if config.stash[SETTINGS].preflight:
             _tasks_file(process.run_dir, process.name).write_bytes(pickle.dumps(_loaded(session)))
 
@@ -205,7 +264,9 @@ class ControllerPlugin:
             "run": self.controller.run,
             "run_dir": str(self.controller.run_dir),
             "seed": self.controller.settings.seed,
-            "name": node.gateway.id,
+            "name": self.controller.process_name(node.gateway.id),
+            "session": self.controller.session,
+            "adopted": dict(self.controller.adopted),
         }
 
     @pytest.hookimpl(optionalhook=True)
@@ -216,14 +277,15 @@ class ControllerPlugin:
             pytest.UsageError: the user's mistakes.
             Session.Interrupted: something could not be collected: as without xdist, nothing runs then.
         """
-        file = _plan_file(self.controller.run_dir, node.gateway.id)
+        name = self.controller.process_name(node.gateway.id)
+        file = _plan_file(self.controller.run_dir, name)
         if not file.exists():
             return
         from pytest_infranoise.plan import Plan
 
         plan = Plan.read(file)
         file.unlink()
-        tasks = self._tasks_of(node.gateway.id)
+        tasks = self._tasks_of(name)
         if self.controller.begun:  # a replacement for a worker that died
             return
         self.controller.accept(plan, tasks)
@@ -275,12 +337,13 @@ class ControllerPlugin:
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
         """Clean up after a worker that died."""
         if error:
-            self.controller.worker_died(node.gateway.id)
+            self.controller.worker_died(self.controller.process_name(node.gateway.id))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
         """Find or write the record of the trial that died with its worker, and report that instead."""
-        record = self.controller.trial_crashed(crashitem, report.node.gateway.id)
+        worker = self.controller.process_name(report.node.gateway.id)
+        record = self.controller.trial_crashed(crashitem, worker)
         if record is None:
             return
         outcomes.attach(report, record)

@@ -44,6 +44,8 @@ from pytest_infranoise.settings_schedule import read_schedule
 from pytest_infranoise.settings_values import option_name
 from pytest_infranoise.settings_values import scalar
 from pytest_infranoise.settings_values import told
+from pytest_infranoise.shards import Shard
+from pytest_infranoise.shards import parse_shard
 from pytest_infranoise.tasks.defaults import NO_DEFAULTS
 from pytest_infranoise.tasks.defaults import DefaultResources
 from pytest_infranoise.tasks.defaults import parse_cpus
@@ -85,6 +87,7 @@ class Settings:
     preflight: bool = False
     design: Design = DESIGN
     baseline_name: str = ""
+    shard: Shard | None = None
     schedule: ScheduleSettings = DEFAULT_SCHEDULE
     policies: Policies = DEFAULT_POLICIES
 
@@ -157,6 +160,23 @@ def add_options(parser: pytest.Parser) -> None:
     )
     add_design_options(group, parser)
     add_policy_options(parser, group)
+    group.addoption(
+        "--infranoise-resume",
+        metavar="RUN",
+        help="Go on with a run (its id, its directory, or last) and run only what has no record. Seed, agents, "
+        "configs, samples and gates are the run's; more samples, configs and agents can be added.",
+    )
+    group.addoption(
+        "--infranoise-rerun-infra",
+        action="store_true",
+        help="With --infranoise-resume: run trials that ended as infra-errors again, too. Their first attempts are "
+        "kept and remain the estimate.",
+    )
+    group.addoption(
+        "--infranoise-shard",
+        metavar="I/N",
+        help="run only part I of N (from 1), for `infranoise merge` to put together again",
+    )
     parser.addini("infranoise_resource_config", "resource configs (see --resource-config)", type="args", default=[])
     parser.addini("infranoise_samples", "trials per task and config", type="int", default=None)
     parser.addini("infranoise_agent", "agents (see --infranoise-agent)", type="linelist", default=[])
@@ -202,7 +222,7 @@ def _settings(config: pytest.Config, seed: int | None, file: SettingsFile) -> Se
         named_agents=tuple(named),
         seed=scalar(config, "seed", int, toml.get("seed", secrets.randbelow(2**31) if seed is None else seed)),
         gates=tuple(gates),
-        runs_dir=_runs_dir(config),
+        runs_dir=runs_dir_of(config),
         pass_threshold=scalar(config, "pass_threshold", float, toml.get("pass-threshold", 1.0)),
         toml=file.path,
         toml_errors=file.errors,
@@ -214,6 +234,7 @@ def _settings(config: pytest.Config, seed: int | None, file: SettingsFile) -> Se
         preflight=_preflight(config, toml),
         design=design,
         baseline_name=baseline,
+        shard=_shard(option.infranoise_shard),
         schedule=schedule,
         policies=policies,
     )
@@ -317,6 +338,13 @@ def _preflight(config: pytest.Config, toml: Mapping[str, Any]) -> bool:
     raise ValueError(f"ini value infranoise_preflight: {text!r} is neither true nor false")
 
 
+def _shard(text: str | None) -> Shard | None:
+    try:
+        return None if text is None else parse_shard(text)
+    except ValueError as error:
+        raise ValueError(f"--infranoise-shard: {error}") from None
+
+
 def _words(values: Sequence[str]) -> list[str]:
     """Return ini words as they would be typed: ``1x, 3x`` comes as two words, the first with a comma."""
     return [word for value in values if (word := value.strip(","))]
@@ -326,7 +354,12 @@ def _as_list(value: str | Sequence[str]) -> Sequence[str]:
     return [value] if isinstance(value, str) else value
 
 
-def _runs_dir(config: pytest.Config) -> Path:
+def runs_dir_of(config: pytest.Config) -> Path:
+    """Return the directory of all runs.
+
+    Raises:
+        ValueError: it is none that can be written to.
+    """
     given = config.option.infranoise_run_dir
     if given:
         return _usable(Path(config.invocation_params.dir, given))

@@ -139,9 +139,12 @@ class TestCommand:
         assert result.exit_code == 0
         assert re.findall(r"^  (\w+)  ", result.stdout, re.MULTILINE) == [
             "calibrate",
+            "clean",
             "compare",
             "doctor",
             "lint",
+            "list",
+            "merge",
             "plan",
             "report",
             "schema",

@@ -217,6 +217,7 @@ def _notes(analysis: Analysis) -> Iterator[str]:
         yield f"{plural(analysis.unfinished, 'attempt')} began and never ended"
     if analysis.damaged:
         yield f"{plural(analysis.damaged, 'journal line')} could not be read"
+    yield from analysis.meta.get("run_notes", ())
     if analysis.unplanned:
         yield f"{plural(analysis.unplanned, 'record')} of trials that were not planned: counted nowhere"
     if analysis.retries:

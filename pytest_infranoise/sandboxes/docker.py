@@ -22,6 +22,7 @@ from pytest_infranoise.sandboxes.container import DockerSandbox
 from pytest_infranoise.sandboxes.container import remove_container
 from pytest_infranoise.sandboxes.engine import Engine
 from pytest_infranoise.sandboxes.events import EventStream
+from pytest_infranoise.sandboxes.images import BuiltImage
 from pytest_infranoise.sandboxes.images import Images
 from pytest_infranoise.sandboxes.isolation import Isolation
 from pytest_infranoise.sandboxes.isolation import release
@@ -44,6 +45,8 @@ from pytest_infranoise.sandboxes.shell import SHELL
 
 RUN_LABEL = "infranoise.run"
 BACKEND_LABEL = "infranoise.backend"
+# Which host (and ledger) and which boot of it a container or network is of.
+WHOSE_LABELS = ("infranoise.host", "infranoise.boot")
 
 _STREAM_SECONDS = 15.0
 _AFTER_FAILURE_SECONDS = 10.0
@@ -140,21 +143,30 @@ class DockerBackend:
             raise ConfigError("image", "neither an image nor a directory to build one from is given")
         return self._images.pulled(task_image, pull, working)
 
-    def ensure_network(self) -> str:
-        """Return the id of this run's network, made by whichever process comes first."""
-        return self._ensure_network().id
+    def ensure_network(self, labels: Mapping[str, str] | None = None) -> str:
+        """Return the id of this run's network, made by whichever process comes first.
 
-    def isolation(self) -> Isolation:
+        Args:
+            labels: those of a container that needs it. It gets the ones that tell whose it is, because it may be
+                all that a dead run has left.
+        """
+        return self._ensure_network(labels).id
+
+    def isolation(self, labels: Mapping[str, str] | None = None) -> Isolation:
         """Return what containers with a network are kept from; this run's network is made if need be.
+
+        Args:
+            labels: as for ``ensure_network``.
 
         Raises:
             NetworkSetupError: it cannot be made.
         """
-        return self._ensure_network().isolation
+        return self._ensure_network(labels).isolation
 
-    def _ensure_network(self) -> Network:
+    def _ensure_network(self, labels: Mapping[str, str] | None) -> Network:
         if self._network is None:
-            self._network = ensure_network(self._engine, f"infranoise-{self.run}", (RUN_LABEL, self.run))
+            whose = {name: value for name, value in (labels or {}).items() if name in WHOSE_LABELS}
+            self._network = ensure_network(self._engine, f"infranoise-{self.run}", (RUN_LABEL, self.run), whose)
         return self._network
 
     def create(self, request: SandboxRequest) -> DockerSandbox:
@@ -194,7 +206,7 @@ class DockerBackend:
         return self._create_once(request, labels)
 
     def _create_once(self, request: SandboxRequest, labels: Mapping[str, str]) -> str:
-        network = self.ensure_network() if request.network else "none"
+        network = self.ensure_network(request.labels) if request.network else "none"
         with engine_call("create"):
             client = self._engine.client
             created = client.create_container(
@@ -324,6 +336,24 @@ class DockerBackend:
         if self._engine.on_unix_socket:
             release(network)
         return True
+
+    def built_images(self) -> list[BuiltImage]:
+        """Return the images that were built here for tasks."""
+        return self._images.all_built()
+
+    def remove_image(self, image: BuiltImage) -> bool:
+        """Remove one of them; whether that is so: not when a container is made of it."""
+        return self._images.remove(image)
+
+    def disk_use(self) -> int | None:
+        """Return the bytes that all images and containers of the engine take; None when it does not say."""
+        try:
+            with engine_call("disk"):
+                found = self._engine.client.df()
+        except SandboxError:
+            return None
+        containers = sum(int(container.get("SizeRw") or 0) for container in found.get("Containers") or ())
+        return int(found.get("LayersSize") or 0) + containers
 
     def close(self) -> None:
         """Let go of connections and threads; containers and networks are not touched."""

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -38,11 +39,21 @@ REPOSITORY = "infranoise/build"
 PULL_SECONDS = 900.0
 BUILD_SECONDS = 1800.0
 _LOCK_MARGIN = 60.0
+_REMOVE_SECONDS = 5.0
 _LINES_SHOWN = 15  # of a build's output, when it fails
 _TEXT_SHOWN = 900  # characters of all that: what evidence keeps of an error
 _LINE_SHOWN = 200
 # The words of a step that failed, which may say anything: no reason to look for an engine's errors in them.
 _STEP_FAILED = re.compile(r"returned a non-zero code|executor failed running|did not complete successfully")
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltImage:
+    """An image that was built here, by its names in our repository; ``size`` in bytes, shared layers included."""
+
+    id: str
+    tags: tuple[str, ...]
+    size: int
 
 
 class Images:
@@ -103,6 +114,30 @@ class Images:
             with locked(f"build-{context.digest[:16]}", limit + _LOCK_MARGIN, self._stopped):
                 found = self._find(tag) or self._build(context, tag, limit)
         return str(found["Id"])
+
+    def all_built(self) -> list[BuiltImage]:
+        """Return the images that were built here; those made of them carry the labels too, but no such name."""
+        with engine_call("images"):
+            found = self._engine.client.images(filters={"label": CONTENT_LABEL})
+        built = []
+        for image in found:
+            tags = tuple(tag for tag in image.get("RepoTags") or () if tag.startswith(f"{REPOSITORY}:"))
+            if tags:
+                built.append(BuiltImage(image["Id"], tags, int(image.get("Size") or 0)))
+        return built
+
+    def remove(self, image: BuiltImage) -> bool:
+        """Remove an image that was built here; whether that is so: not when a container is made of it."""
+        for tag in image.tags:
+            # As long as its build lock is held, somebody is about to use it.
+            name = f"build-{tag.rpartition(':')[2]}"
+            try:
+                with locked(name, _REMOVE_SECONDS), engine_call("remove image"):
+                    self._engine.client.remove_image(tag)
+            except SandboxError as error:
+                if error.status != 404:
+                    return False
+        return True
 
     def _find(self, reference: str) -> Mapping[str, Any] | None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from pytest_infranoise.sandboxes.api_errors import engine_call
@@ -20,8 +21,8 @@ class Network(NamedTuple):
     isolation: Isolation
 
 
-def ensure_network(engine: Engine, name: str, label: tuple[str, str]) -> Network:
-    """Return the network that carries a label, made and isolated if there is none.
+def ensure_network(engine: Engine, name: str, label: tuple[str, str], labels: Mapping[str, str]) -> Network:
+    """Return the network that carries a label, made (with some more ``labels``) and isolated if there is none.
 
     Under a lock, because the engine lets two networks have one name and then refuses to use either.
     """
@@ -33,7 +34,7 @@ def ensure_network(engine: Engine, name: str, label: tuple[str, str]) -> Network
                 name,
                 driver="bridge",
                 options={"com.docker.network.bridge.enable_icc": "false"},
-                labels={key: value},
+                labels={**labels, key: value},
             )
             found = [created["Id"]]
         inspected = engine.client.inspect_network(found[0])
