@@ -45,13 +45,18 @@ def tripped(ends: Sequence[End]) -> str | None:
     return None
 
 
+def recent_ends(run_dir: Path) -> Path:
+    """Return the file with the last trials' ends."""
+    return run_dir / "recent.json"
+
+
 def note_end(run_dir: Path, record: Record) -> str | None:
     """Write down how a trial ended, for all processes of the run; returns why the run should stop.
 
     Raises:
         OSError: the run directory cannot be written to.
     """
-    path = run_dir / "recent.json"
+    path = recent_ends(run_dir)
     with FileLock(run_dir / "recent.lock"):
         ends = _read(path)
         ends.append(End(record.cause and record.cause.value, time.time()))

@@ -245,8 +245,9 @@ def _retry(
 
     settings = config.stash[SETTINGS]
     again = replace(context, image=lambda task: process.prepared.image_now(task, context.backend))
-    while may_retry(record, settings.policies.retries):
-        time.sleep(pause_before(record))
+    first = record.attempt
+    while may_retry(record, settings.policies.retries, made := record.attempt - first):
+        time.sleep(pause_before(record, made))
         if process.stopped(trial.task) is not None:
             return
         asked = AgentContext(trial.agent, trial.task, trial.key, settings.seed)

@@ -133,7 +133,9 @@ def _named(meta: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     for entry in meta.get("agents", ()):
         yield "agent", entry["name"], entry
     yield "the pass threshold", "", meta.get("pass_threshold", 1.0)
-    yield "the policy on kills of child processes", "", (meta.get("policy") or {}).get("oom_child", "infra")
+    policy = {"oom_child": "infra", "oom_mode": "single", **(meta.get("policy") or {})}
+    yield "the policy on kills of child processes", "", policy["oom_child"]
+    yield "the policy on what a kill ends", "", policy["oom_mode"]
     for name, value in (meta.get("design") or {}).items():
         yield "the design's", name, value
     for name, value in (meta.get("defaults") or {}).items():

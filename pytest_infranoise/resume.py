@@ -21,6 +21,7 @@ import pytest
 from pytest_infranoise.agent_identity import agent_entry
 from pytest_infranoise.agent_identity import agent_words
 from pytest_infranoise.agent_identity import same_agent
+from pytest_infranoise.breakers import recent_ends
 from pytest_infranoise.config_grammar import built_in
 from pytest_infranoise.config_grammar import describe_config
 from pytest_infranoise.config_grammar import parse_config
@@ -144,7 +145,8 @@ def clear_marks(path: Path, quarantined: Iterable[str]) -> None:
         path: the run's directory.
         quarantined: tasks that stay in quarantine.
     """
-    stop_file(path).unlink(missing_ok=True)
+    for mark in (stop_file(path), recent_ends(path)):
+        mark.unlink(missing_ok=True)
     kept = {file_name(task) for task in quarantined}
     for mark in (path / "quarantine").glob("*"):
         if mark.name not in kept:
@@ -164,7 +166,7 @@ def adopted_options(option: Any, meta: Mapping[str, Any], file: SettingsFile) ->
         "resource_config": _configs(option.resource_config or (), meta, file),
         "infranoise_agent": _agents(option.infranoise_agent or (), meta, file) or None,
     }
-    defaults = meta.get("defaults") or {}
+    defaults, policy = meta.get("defaults") or {}, meta.get("policy") or {}
     for name, value in (
         ("infranoise_samples", meta.get("samples")),
         ("infranoise_seed", meta.get("seed")),
@@ -173,6 +175,7 @@ def adopted_options(option: Any, meta: Mapping[str, Any], file: SettingsFile) ->
         ("infranoise_shard", meta.get("shard")),
         ("infranoise_baseline", meta.get("baseline")),
         *((f"infranoise_{name}", value) for name, value in _design(meta).items()),
+        *((f"infranoise_{name}", policy.get(name)) for name in ("oom_child", "oom_mode", "retries")),
         ("infranoise_default_cpus", _range(defaults.get("cpus"))),
         ("infranoise_default_memory", _range(defaults.get("memory"))),
     ):
@@ -267,7 +270,11 @@ def _other_contradictions(settings: Settings, meta: Mapping[str, Any]) -> Iterat
             yield f"{option} is {design.get(name)} and was {fixed[name]} when the run began"
     shard, before = settings.shard and str(settings.shard), meta.get("shard")
     defaults: Mapping[str, Any] = meta.get("defaults") or {}
+    policies = settings.policies
+    policy: Mapping[str, Any] = {"oom_child": policies.oom_child, "oom_mode": policies.oom_mode}
+    policy_before = {**policy, **(meta.get("policy") or {})}
     for option, value, old in (
+        *((f"--infranoise-{name.replace('_', '-')}", policy[name], policy_before[name]) for name in policy),
         ("--infranoise-seed", settings.seed, meta.get("seed", settings.seed)),
         ("--infranoise-pass-threshold", settings.pass_threshold, meta.get("pass_threshold", 1.0)),
         ("--infranoise-baseline", settings.baseline.name, meta.get("baseline") or settings.baseline.name),

@@ -43,15 +43,16 @@ _PAUSES: Mapping[Cause, float] = MappingProxyType(
 )
 
 
-def may_retry(record: Record, retries: int) -> bool:
+def may_retry(record: Record, retries: int, made: int) -> bool:
     """Whether an attempt that ended like this may be followed by another.
 
     Never when a verifier stated a reward, whichever it was: to repeat a trial for what came out of it is to choose
     among outcomes.
 
     Args:
-        record: the last attempt; its number counts the retries so far.
+        record: the last attempt.
         retries: the most that the user allows.
+        made: the retries of this trial so far; an attempt that died with an earlier session was none.
     """
     if record.verdict is not Verdict.INFRA_ERROR or record.cause is None or record.reward is not None:
         return False
@@ -59,12 +60,12 @@ def may_retry(record: Record, retries: int) -> bool:
     allowed = retries if most is None else min(most, retries)
     if record.cause is Cause.RESOURCE_KILL and not _in_verifier(record):
         return False
-    return record.attempt < allowed
+    return made < allowed
 
 
-def pause_before(record: Record) -> float:
-    """Return the seconds to wait before the attempt after this one."""
-    return _PAUSES.get(record.cause, 0.0) * 2.0**record.attempt if record.cause else 0.0
+def pause_before(record: Record, made: int) -> float:
+    """Return the seconds to wait before the attempt after this one; ``made`` as in ``may_retry``."""
+    return _PAUSES.get(record.cause, 0.0) * 2.0**made if record.cause else 0.0
 
 
 def _in_verifier(record: Record) -> bool:

@@ -252,11 +252,6 @@ class ControllerPlugin:
         )
         return self.scheduler
 
-    def drain(self, reason: str) -> None:
-        """Let no item start any more in any worker; what runs goes on to its end."""
-        if self.scheduler is not None:
-            self.scheduler.drain(reason)
-
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Tell a worker which run it is part of."""

@@ -296,6 +296,11 @@ RAM = parse_configs(["ram:memory=1x..2x"])[0]
             ["--infranoise-margin is 5.0 and was 3.0 *", "--infranoise-alpha is 0.1 and was 0.05 *"],
         ),
         (["--infranoise-pass-threshold", "0.5"], {}, ["--infranoise-pass-threshold is 0.5 and was 1.0 *"]),
+        (
+            ["--infranoise-oom-child", "fail", "--infranoise-oom-mode", "group"],
+            {"policy": {"oom_child": "infra", "oom_mode": "single", "retries": 0}},
+            ["--infranoise-oom-child is fail and was infra *", "--infranoise-oom-mode is group and was single *"],
+        ),
         (["--infranoise-samples", "1"], {}, ["--infranoise-samples is 1 and was 2; samples can only be added"]),
         (["--infranoise-shard", "1/2"], {}, ["--infranoise-shard is 1/2 and was not given when the run began"]),
         (
@@ -354,7 +359,8 @@ def test_what_contradicts_the_run_is_one_error_with_both_values(
 def test_what_the_user_does_not_say_is_the_run_s(pytester: pytest.Pytester, hello: Path) -> None:
     (hello / "infranoise.toml").write_text("agent = 'nop'\nsamples = 1\nseed = 3\n", "utf-8")
     configs = [describe_config(config) for config in parse_configs(["1x", "own:memory=1x..7x,time=2x"])]
-    make_run(pytester, recorded=0, configs=configs)
+    policy = {"oom_child": "fail", "oom_mode": "group", "retries": 2}
+    make_run(pytester, recorded=0, configs=configs, policy=policy)
     pytester.makeconftest(
         """
         from pytest_infranoise.collect import SETTINGS
@@ -362,13 +368,14 @@ def test_what_the_user_does_not_say_is_the_run_s(pytester: pytest.Pytester, hell
         def pytest_collection_finish(session):
             found = session.config.stash[SETTINGS]
             print("SETTINGS", [one.name for one in found.configs], found.configs[1].time, found.samples, found.seed,
-                  [one.name for one in found.agents])
+                  [one.name for one in found.agents], found.policies.oom_child, found.policies.oom_mode,
+                  found.policies.retries)
         """
     )
 
     result = pytester.runpytest_subprocess(*RESUME, "--co", "-s", "--resource-config", "3x", "-q")
 
-    assert "SETTINGS ['1x', 'own', '3x'] 2.0 2 7 ['oracle']" in result.stdout.str()
+    assert "SETTINGS ['1x', 'own', '3x'] 2.0 2 7 ['oracle'] fail group 2" in result.stdout.str()
 
 
 def test_rerunning_infra_errors_needs_a_run(pytester: pytest.Pytester) -> None:

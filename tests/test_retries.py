@@ -48,25 +48,25 @@ def failed(cause: Cause, attempt: int = 0, **fields: Any) -> Record:
 
 
 def test_every_cause_has_its_own_number_of_retries() -> None:
-    found = {cause: sum(may_retry(failed(cause, attempt), retries=9) for attempt in range(20)) for cause in Cause}
+    found = {cause: sum(may_retry(failed(cause, attempt), 9, attempt) for attempt in range(20)) for cause in Cause}
     assert found == MOST
 
 
 @given(st.sampled_from(Cause), st.integers(0, 5), st.integers(0, 5))
 def test_never_more_than_the_user_allows(cause: Cause, attempt: int, retries: int) -> None:
-    if may_retry(failed(cause, attempt), retries):
+    if may_retry(failed(cause, attempt), retries, attempt):
         assert attempt < retries
 
 
 @given(st.sampled_from(Cause), st.sampled_from(Verdict), st.floats(0, 1))
 def test_never_when_a_reward_is_known_whichever_it_is(cause: Cause, verdict: Verdict, reward: float) -> None:
     told = record(key(), verdict, cause=cause if verdict is Verdict.INFRA_ERROR else None, reward=reward)
-    assert not may_retry(told, 9)
+    assert not may_retry(told, 9, 0)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.FAIL])
 def test_never_after_a_pass_or_a_fail(verdict: Verdict) -> None:
-    assert not may_retry(record(key(), verdict), 9)
+    assert not may_retry(record(key(), verdict), 9, 0)
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_a_kill_is_tried_again_once_and_only_when_it_was_the_verifiers(
     kills: Mapping[str, int | None], allowed: bool
 ) -> None:
     details = {"phases": {name: {"oom_kills": number} for name, number in kills.items()}}
-    assert may_retry(failed(Cause.RESOURCE_KILL, details=details), 9) is allowed
-    assert not may_retry(failed(Cause.RESOURCE_KILL, 1, details=details), 9)
+    assert may_retry(failed(Cause.RESOURCE_KILL, details=details), 9, 0) is allowed
+    assert not may_retry(failed(Cause.RESOURCE_KILL, 1, details=details), 9, 1)
 
 
 def test_pauses_grow_where_there_are_any() -> None:
-    assert [pause_before(failed(Cause.IMAGE_PULL, attempt)) for attempt in range(3)] == [30, 60, 120]
-    assert pause_before(failed(Cause.SETUP_FAILED, 3)) == 0
+    assert [pause_before(failed(Cause.IMAGE_PULL, attempt), attempt) for attempt in range(3)] == [30, 60, 120]
+    assert pause_before(failed(Cause.SETUP_FAILED, 3), 3) == 0
 
 
 AGENT = """\

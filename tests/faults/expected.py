@@ -23,13 +23,12 @@ MISSING = "missing"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One line of the table; ``gap`` says why a wrong outcome is still to be expected."""
+    """One line of the table."""
 
     how: str
     outcome: str
     rule: int | None = None
     flags: tuple[Flag, ...] = ()
-    gap: str | None = None
 
 
 def infra(how: str, cause: Cause, rule: int | None, *flags: Flag) -> Fault:
