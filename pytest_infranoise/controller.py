@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from pytest_infranoise.config_grammar import describe_config
 from pytest_infranoise.journal import Journal
 from pytest_infranoise.journal import Run
 from pytest_infranoise.journal import new_run_id
@@ -35,7 +34,6 @@ from pytest_infranoise.outcomes import attached
 from pytest_infranoise.past import NO_PAST
 from pytest_infranoise.policies import published
 from pytest_infranoise.scheduler.budget import NOTHING
-from pytest_infranoise.scheduler.order import ORDERS
 from pytest_infranoise.settings import Settings
 
 if TYPE_CHECKING:
@@ -138,6 +136,7 @@ class Controller:
         from pytest_infranoise.config_notes import config_notes
         from pytest_infranoise.host import Ledger
         from pytest_infranoise.reports.text import plural
+        from pytest_infranoise.run_meta import plan_meta
         from pytest_infranoise.sandboxes.docker import DockerBackend
 
         self._make_run_dir()
@@ -168,7 +167,7 @@ class Controller:
         self.runnable = {trial.nodeid: trial for trial in plan.trials}
         line = prepare.enforcement(prepared.engine, prepared.capacity, prepared.admit)
         self._meta = {
-            **self._plan_meta(plan),
+            **plan_meta(self.run, plan, self.settings, self._workers),
             "engine": asdict(prepared.engine),
             "capacity": asdict(prepared.capacity),
             "enforcement": line,
@@ -292,33 +291,6 @@ class Controller:
                 f"--infranoise-run-dir: cannot make {self.run_dir} ({error.strerror}); give a directory that "
                 "can be written to"
             ) from None
-
-    def _plan_meta(self, plan: Plan) -> dict[str, Any]:
-        settings = self.settings
-        selection = settings.outcome_selection and f"{settings.outcome_selection} picked trials by outcome"
-        return {
-            "run": self.run,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "finished": None,
-            "planned": [list(trial.key.to_json().values()) for trial in plan.trials],
-            "tasks": {"collected": list(plan.collected), "skipped": dict(plan.skipped), "broken": plan.broken},
-            "configs": [describe_config(config) for config in settings.configs],
-            "baseline": settings.baseline.name,
-            "design": asdict(settings.design),
-            "agents": _agents(plan, settings),
-            "samples": settings.samples,
-            "seed": settings.seed,
-            "order": ORDERS[settings.schedule.order],
-            "schedule": {"order": settings.schedule.order, "admit": settings.schedule.admit},
-            "gates": list(settings.gates),
-            "pass_threshold": settings.pass_threshold,
-            "workers": self._workers,
-            "task_hashes": {task.name: task.content_hash for task in plan.tasks},
-            "shard": settings.shard and str(settings.shard),
-            "defaults": asdict(settings.defaults),
-            "outcome_selection": selection,
-            "cut_short": selection,
-        }
 
     def outside(self) -> tuple[Need, bool]:
         """Return what other sessions hold or wait for, and whether a trial of this one waits for them."""
@@ -493,18 +465,6 @@ class Controller:
             self._owner.close()
         if self._backend is not None:
             self._backend.close()
-
-
-def _agents(plan: Plan, settings: Settings) -> list[dict[str, Any]]:
-    """Return the agents that have trials, in the user's order; marked functions are not his to choose."""
-    from pytest_infranoise.agent_identity import agent_entry
-    from pytest_infranoise.marked import AGENT
-
-    known = {(agent.name, agent.model or ""): agent_entry(agent) for agent in (*settings.agents, AGENT)}
-    planned = dict.fromkeys((trial.key.agent, trial.key.model) for trial in plan.trials)
-    chosen = [(agent.name, agent.model or "") for agent in settings.agents]
-    agents = dict.fromkeys([*(agent for agent in chosen if agent in planned), *planned])
-    return [known.get((name, model), {"name": name, "model": model}) for name, model in agents]
 
 
 def exit_status(
