@@ -183,8 +183,8 @@ def describe(item: pytest.Item, spec: TrialSpec) -> None:
     if spec.task.unsupported:
         item.add_marker(pytest.mark.skip(reason=spec.task.unsupported))
     if item.config.pluginmanager.hasplugin("rerunfailures"):
-        # A rerun would turn a failed trial into a passed one.
-        item.add_marker(pytest.mark.flaky(reruns=0))
+        # A rerun would turn a failed trial into a passed one; in front of any mark of the function's own.
+        item.add_marker(pytest.mark.flaky(reruns=0), append=False)
 
 
 def check_verdict(infranoise_trial: Record) -> None:

@@ -36,6 +36,8 @@ from pytest_infranoise.outcomes import InfraError
 from pytest_infranoise.outcomes import add_properties
 from pytest_infranoise.past import NO_PAST
 from pytest_infranoise.past import Past
+from pytest_infranoise.trials.expiry import Expiry
+from pytest_infranoise.trials.expiry import TrialExpired
 
 if TYPE_CHECKING:
     from pytest_infranoise.agents.protocol import Agent
@@ -63,6 +65,7 @@ class TrialProcess:
     run_dir: Path
     name: str  # "main", or the xdist worker's
     past: Past = NO_PAST  # what earlier sessions of the run did
+    expiry: Expiry = field(default_factory=Expiry, init=False)
     _backend: Backend | None = field(default=None, init=False)
     _owner: Owner | None = field(default=None, init=False)
     _stopped: str | None = field(default=None, init=False)
@@ -247,8 +250,9 @@ def _retry(
     again = replace(context, image=lambda task: process.prepared.image_now(task, context.backend))
     first = record.attempt
     while may_retry(record, settings.policies.retries, made := record.attempt - first):
-        time.sleep(pause_before(record, made))
-        if process.stopped(trial.task) is not None:
+        with contextlib.suppress(TrialExpired), process.expiry.expose():
+            time.sleep(pause_before(record, made))
+        if process.expiry.expired or process.stopped(trial.task) is not None:
             return
         asked = AgentContext(trial.agent, trial.task, trial.key, settings.seed)
         agent: Agent = config.hook.pytest_infranoise_make_agent(context=asked)
@@ -276,6 +280,7 @@ def trial_context(config: pytest.Config, process: TrialProcess, backend: Backend
         oom_child=settings.policies.oom_child,
         oom_mode=settings.policies.oom_mode,
         guard=process.guard(settings.policies),
+        expiry=process.expiry,
     )
 
 

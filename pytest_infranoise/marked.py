@@ -223,18 +223,8 @@ def _skip_reason(item: pytest.Item) -> str | None:
 def _outcome(error: BaseException) -> Outcome:
     from pytest_infranoise.trials.function import Outcome
 
-    failed = isinstance(error, AssertionError | pytest.fail.Exception) and not _is_timeout(error)
+    failed = isinstance(error, AssertionError | pytest.fail.Exception)
     return Outcome(0.0 if failed else None, error)
-
-
-def _is_timeout(error: BaseException) -> bool:
-    """Whether pytest-timeout raised this; it raises what ``pytest.fail`` does, wherever the function just is."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        if frame.tb_frame.f_globals.get("__name__") == "pytest_timeout":
-            return True
-        frame = frame.tb_next
-    return frame is not None and frame.tb_frame.f_globals.get("__name__") == "pytest_timeout"
 
 
 def _conclude(item: pytest.Item, trial: FunctionTrial, record: Record | None) -> None:

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable
 from collections.abc import Generator
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -130,12 +131,16 @@ def collected(session: pytest.Session) -> None:
     """
     if TASK_FILES not in session.stash and MARKED not in session.stash:
         return
+    from pytest_infranoise import other_plugins
     from pytest_infranoise.plan import make_plan
 
     config = session.config
     plan = make_plan(session)
+    against = other_plugins.problems(config, [item for item in session.items if is_trial(item)])
+    plan = replace(plan, problems=(*plan.problems, *against))
     if plan.trials and not config.option.collectonly:
         _end_on_sigterm(config)
+        other_plugins.take_over(config)
     controller: ControllerPlugin | None = config.pluginmanager.getplugin(_CONTROLLER)
     if controller is not None:
         controller.controller.accept(plan, _loaded(session))

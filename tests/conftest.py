@@ -1,8 +1,19 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings
+
+from tests.others import OTHERS
+from tests.others import without
 
 # How long drawing an example takes says more about the machine's other work than about the code.
 settings.register_profile("any-load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-load")
+
+
+@pytest.fixture
+def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """The usual one, whose sessions load none of the other plugins that happen to be installed."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", without(*OTHERS))
+    return pytester

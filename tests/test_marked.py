@@ -511,22 +511,6 @@ def test_lf_runs_failures_and_infra_errors_again(pytester: pytest.Pytester) -> N
 
 @pytest.mark.engine
 @pytest.mark.usefixtures("engine")
-def test_a_timeout_of_pytest_timeout_is_no_fail(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        pytest_timeout="import pytest\ndef timeout_sigalrm():\n    pytest.fail('Timeout (>1.0s)')\n"
-    )
-    bench(
-        pytester,
-        "import pytest_timeout\n\n@MARK\ndef test_x(infranoise_sandbox):\n    pytest_timeout.timeout_sigalrm()",
-    )
-
-    pytester.runpytest_subprocess("--resource-config=1x", "--infranoise-samples=1")
-
-    assert verdicts(last_run(pytester)) == {"test_x-1x": "verifier-error"}
-
-
-@pytest.mark.engine
-@pytest.mark.usefixtures("engine")
 def test_the_content_hash_follows_source_and_arguments(pytester: pytest.Pytester) -> None:
     hashes = []
     for mark, body in ((MARK, "..."), (MARK, "..."), (MARK, "pass"), (MARK.replace("64M", "65M"), "...")):

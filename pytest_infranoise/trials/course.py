@@ -45,6 +45,7 @@ from pytest_infranoise.trials.evidence import Evidence
 from pytest_infranoise.trials.evidence import Intent
 from pytest_infranoise.trials.evidence import PhaseEvidence
 from pytest_infranoise.trials.evidence import Trouble
+from pytest_infranoise.trials.expiry import TrialExpired
 from pytest_infranoise.trials.integrity import Witness
 from pytest_infranoise.trials.watch import Look
 from pytest_infranoise.trials.watch import kernel_kills
@@ -147,7 +148,7 @@ class PhaseRun:
             self.box.expired = True
         except (FileMissing, ConfigError) as error:
             return self._own_error(error)
-        except (SandboxError, KeyboardInterrupt):
+        except (SandboxError, KeyboardInterrupt, TrialExpired):
             raise
         except BaseException as error:  # also SystemExit, and what test frameworks raise: only it ends by that
             return self._own_error(error)

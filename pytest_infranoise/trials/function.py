@@ -34,6 +34,7 @@ from pytest_infranoise.trials.course import PhaseRun
 from pytest_infranoise.trials.evidence import KILLED
 from pytest_infranoise.trials.evidence import Artefact
 from pytest_infranoise.trials.evidence import ArtefactStatus
+from pytest_infranoise.trials.expiry import TrialExpired
 from pytest_infranoise.trials.phases import PREPARE_SECONDS
 from pytest_infranoise.trials.phases import place_task
 from pytest_infranoise.trials.phases import went_well
@@ -123,7 +124,8 @@ class FunctionTrial(Attempt):
             TrialConfigError: the user's mistake.
             EnforcementError: the engine gave other limits than were asked for.
         """
-        self._context.journal.started(self._trial.key, self._number)
+        with self._context.expiry.shield():
+            self._context.journal.started(self._trial.key, self._number)
         next(self._life)
         return self.record
 
@@ -145,7 +147,8 @@ class FunctionTrial(Attempt):
 
     def close(self) -> None:
         """Remove the container."""
-        self._life.close()
+        with self._context.expiry.shield():
+            self._life.close()
 
     def _steps(self) -> Generator[None, Outcome]:
         clock = time.monotonic()
@@ -155,12 +158,13 @@ class FunctionTrial(Attempt):
                     yield from self._phases()
             except EnforcementError:
                 raise
-            except Exception:
-                self._note_crash()
+            except (Exception, TrialExpired) as error:
+                self._note_crash(error)
                 with contextlib.suppress(Exception):
                     self._course.look()
-            self.record = self._record(time.monotonic() - clock)
-            self._context.journal.finished(self.record)
+            with self._context.expiry.shield():
+                self.record = self._record(time.monotonic() - clock)
+                self._context.journal.finished(self.record)
             if self._course.sandbox is not None:
                 seconds, log = self._trial.task.timeouts.setup, self._make_log("teardown")
                 self._current.box = DeadlineSandbox(
@@ -174,6 +178,7 @@ class FunctionTrial(Attempt):
             if place_task(run, task):
                 self._current.box = run.box
                 outcome = yield
+                _raise_if_expired(outcome)
                 if outcome.error is not None:
                     self._report.traceback = _own_error(run, outcome.error)
             run.check_time()
@@ -183,6 +188,7 @@ class FunctionTrial(Attempt):
         with course.phase(Phase.AGENT, task.timeouts.agent, task.workdir or None) as run:
             self._current.box = run.box
             outcome = yield
+            _raise_if_expired(outcome)
             run.check_time()
             # Told to the rules because a SIGKILL that nobody can explain is no fail.
             run.exit_code = KILLED if self._current.killed else None
@@ -205,6 +211,11 @@ class FunctionTrial(Attempt):
                 artefact = Artefact(ArtefactStatus.COMPLETE, reward, tests=1)
                 course.evidence = replace(course.evidence, artefact=artefact)
             course.check_identity()
+
+
+def _raise_if_expired(outcome: Outcome) -> None:
+    if isinstance(outcome.error, TrialExpired):
+        raise outcome.error
 
 
 def _own_error(run: PhaseRun, error: BaseException) -> str | None:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from contextlib import suppress
 from dataclasses import asdict
 from dataclasses import dataclass
+from dataclasses import field
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ from pytest_infranoise.trials.details import shortened_events
 from pytest_infranoise.trials.evidence import REMOVE
 from pytest_infranoise.trials.evidence import Intent
 from pytest_infranoise.trials.integrity import Witness
+from pytest_infranoise.trials.expiry import Expiry
+from pytest_infranoise.trials.expiry import TrialExpired
 from pytest_infranoise.trials.phases import AgentReport
 from pytest_infranoise.trials.phases import PhaseAgent
 from pytest_infranoise.trials.phases import agent_details
@@ -92,6 +95,7 @@ class TrialContext:
         oom_child: what a kernel kill of another process than the agent's main one means; see ``Policy``.
         oom_mode: whether the first kernel kill ends the trial; see ``Policy``.
         guard: gives what else may end a phase while it runs; None for nothing.
+        expiry: tells whoever may end a trial from outside when not to.
     """
 
     run: str
@@ -106,6 +110,7 @@ class TrialContext:
     oom_child: Literal["infra", "fail"] = "infra"
     oom_mode: Literal["single", "group"] = "single"
     guard: Callable[[Sandbox], Look] | None = None
+    expiry: Expiry = field(default_factory=Expiry)
 
     @property
     def policy(self) -> Policy:
@@ -123,10 +128,11 @@ def run_trial(trial: Trial, agent: Agent, context: TrialContext, attempt: int = 
         TrialConfigError: the user's mistake.
         EnforcementError: the engine gave other limits than were asked for.
     """
-    context.journal.started(trial.key, attempt)
-    record = Attempt(trial, agent, context, attempt).run()
-    context.journal.finished(record)
-    return record
+    with context.expiry.shield():
+        context.journal.started(trial.key, attempt)
+        record = Attempt(trial, agent, context, attempt).run()
+        context.journal.finished(record)
+        return record
 
 
 def container_name(trial: Trial, run: str, attempt: int) -> str:
@@ -173,18 +179,22 @@ class Attempt:
         if problem is not None:
             raise TrialConfigError(self._trial.task, problem)
         try:
-            self._live()
+            with self._context.expiry.expose():
+                self._live()
         except EnforcementError:
             raise
-        except Exception:
-            self._note_crash()
+        except (Exception, TrialExpired) as error:
+            self._note_crash(error)
         return self._record(time.monotonic() - clock)
 
     def _masked(self, text: str) -> str:
         return self._masker.text(text)
 
-    def _note_crash(self) -> None:
-        self._course.evidence = replace(self._course.evidence, crash=traceback.format_exc())
+    def _note_crash(self, error: BaseException) -> None:
+        text = "".join(traceback.format_exception(error))
+        if isinstance(error, TrialExpired):
+            text += f"{error}\n"  # what happened, without the name of a class
+        self._course.evidence = replace(self._course.evidence, crash=text)
 
     @property
     def _on_host(self) -> bool:

@@ -1,0 +1,17 @@
+"""Other people's pytest plugins: installed so that sessions with them can be tested, and out of the way elsewhere."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+OTHERS = ("timeout", "rerunfailures", "randomly", "html", "html_fixtures", "metadata", "pytest_cov", "pytest_reportlog")
+
+
+def installed(plugin: str) -> bool:
+    """Whether a plugin would be loaded into every session."""
+    return any(point.name == plugin for point in entry_points(group="pytest11"))
+
+
+def without(*plugins: str) -> str:
+    """Return options that keep plugins away."""
+    return " ".join(f"-p no:{plugin}" for plugin in plugins)

@@ -1,0 +1,392 @@
+"""Sessions with other people's plugins: trials stay what they are, and so do the others' reports."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from pytest_infranoise.journal import Run
+from pytest_infranoise.journal import find_run
+from pytest_infranoise.journal import read_run
+from pytest_infranoise.model import TrialKey
+from tests.others import OTHERS
+from tests.others import installed
+from tests.others import without
+from tests.suite import BASE_IMAGE
+from tests.suite import SOLVE
+from tests.suite import hold_memory
+from tests.suite import make_task
+
+pytestmark = pytest.mark.engine
+
+WORKERS = pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["plain", "n2"])
+MARK = f"@pytest.mark.infranoise(image='{BASE_IMAGE}', pull='never', cpus=0.5, memory='64M', network=False)"
+ONE = ["suite", "--infranoise-samples=1"]
+WRONG = "echo wrong > answer.txt\n"
+ENDLESS = "sleep 600\n"
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> Path:
+    root = pytester.path / "suite"
+    root.mkdir()
+    (root / "infranoise.toml").write_text("agent = 'oracle'\nresource-configs = ['1x']\n", "utf-8")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(pytester: pytest.Pytester) -> Iterator[None]:
+    yield
+    client = docker.from_env()
+    for run_dir in pytester.path.glob(".infranoise/runs/*"):
+        label: dict[str, str | list[str] | bool] = {"label": f"infranoise.run={run_dir.name}"}
+        assert client.containers.list(all=True, filters=label) == []
+    client.close()
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *plugins: str) -> None:
+    """Load these plugins of other people into the sessions to come, and no more of them."""
+    absent = [plugin for plugin in plugins if not installed(plugin)]
+    if absent:
+        pytest.skip(f"NOT TESTED: plugin {', '.join(absent)} is not installed: pip install -e '.[dev]'")
+    monkeypatch.setenv("PYTEST_ADDOPTS", without(*(plugin for plugin in OTHERS if plugin not in plugins)))
+
+
+def last_run(pytester: pytest.Pytester) -> Run:
+    return read_run(find_run(pytester.path / ".infranoise" / "runs", None))
+
+
+def verdicts(run: Run) -> dict[str, str]:
+    return {f"{record.key.task}-{record.key.sample}": record.cause or record.verdict for record in run.records}
+
+
+@pytest.mark.parametrize(
+    ("slow", "workers"), [("solution", []), ("solution", ["-n2"]), ("verify", []), ("setup", [])]
+)
+def test_timeout_ends_a_trial_as_an_infra_error(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch, slow: str, workers: list[str]
+) -> None:
+    only(monkeypatch, "timeout")
+    make_task(suite, "slow", **{slow: ENDLESS}, timeouts={"setup": 600, "agent": 600, "verifier": 600})  # type: ignore[arg-type]
+
+    result = pytester.runpytest_subprocess(*ONE, "--timeout=6", *workers)
+
+    [record] = last_run(pytester).records
+    assert record.cause == "harness-crash"
+    assert record.summary == "the runner failed: timeout: the 6 s that pytest-timeout gave the test are over"
+    result.stdout.fnmatch_lines(["*1 infra-error*"])
+    assert "Traceback" not in result.stdout.str()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_timeout_ends_a_marked_function_wherever_it_is(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "timeout")
+    pytester.makepyfile(
+        f"""
+        import time
+        import pytest
+
+        @pytest.fixture
+        def endless(infranoise_sandbox):
+            infranoise_sandbox.exec(["sleep", "600"])
+
+        {MARK}
+        def test_in_its_fixture(endless): ...
+
+        {MARK}
+        def test_in_python(infranoise_sandbox):
+            try:
+                time.sleep(600)
+            except Exception:
+                pass
+
+        {MARK}
+        def test_in_the_container(infranoise_sandbox):
+            assert infranoise_sandbox.exec(["sleep", "600"]).exit_code == 0
+        """
+    )
+
+    result = pytester.runpytest_subprocess(
+        "--resource-config=1x", "--infranoise-samples=1", "--timeout=4"
+    )
+
+    run = last_run(pytester)
+    ends = {record.key.task.partition("::")[2]: record.cause or record.verdict for record in run.records}
+    assert ends == {
+        "test_in_its_fixture": "harness-crash",
+        "test_in_python": "harness-crash",
+        "test_in_the_container": "harness-crash",
+    }
+    summaries = {record.summary for record in run.records if record.cause}
+    assert summaries == {"the runner failed: timeout: the 4 s that pytest-timeout gave the test are over"}
+    result.stdout.fnmatch_lines(["*3 infra-error*"])
+
+
+@pytest.mark.usefixtures("suite")
+def test_timeout_leaves_ordinary_tests_and_fixtures_alone(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "timeout")
+    make_task(suite, "quick")
+    ordinary = pytester.makepyfile(
+        "import time, pytest\n@pytest.mark.timeout(1)\ndef test_ordinary(): time.sleep(600)"
+    )
+
+    result = pytester.runpytest_subprocess(ordinary, *ONE, "--timeout=600")
+
+    assert verdicts(last_run(pytester)) == {"quick-0": "pass"}
+    result.stdout.fnmatch_lines(["*Failed: Timeout (>1.0s) from pytest-timeout.", "*1 failed, 1 passed*"])
+
+
+@pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["plain", "n1"])
+@pytest.mark.parametrize(
+    ("arguments", "ini", "told"),
+    [
+        (["--timeout-method=thread"], "", "--timeout-method=thread: pytest-timeout would end"),
+        ([], "timeout_method = thread", "ini value timeout_method = thread: pytest-timeout would end"),
+        (["-m", "hard"], "markers = hard", "*::test_hard*: method='thread' in its timeout mark: pytest-timeout"),
+    ],
+    ids=["option", "ini", "mark"],
+)
+def test_timeout_that_ends_the_process_is_refused(
+    pytester: pytest.Pytester,
+    suite: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: list[str],
+    arguments: list[str],
+    ini: str,
+    told: str,
+) -> None:
+    only(monkeypatch, "timeout")
+    make_task(suite, "quick")
+    pytester.makeini(f"[pytest]\n{ini}\n")
+    hard = pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.mark.hard
+        @pytest.mark.timeout(60, method="thread")
+        {MARK}
+        def test_hard(infranoise_sandbox): ...
+        """
+    )
+    paths = [str(hard)] if arguments[:1] == ["-m"] else ["suite"]
+
+    result = pytester.runpytest_subprocess(*paths, *arguments, *workers, "--infranoise-samples=1", "-W", "ignore")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {told}*use the method signal*"])
+    assert list(pytester.path.glob(".infranoise/runs/*")) == []
+
+
+def test_timeout_by_thread_is_nobodys_business_without_trials(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "timeout")
+    pytester.makepyfile("def test_ordinary(): ...")
+
+    pytester.runpytest_subprocess("--timeout-method=thread", "--timeout=60").assert_outcomes(passed=1)
+
+
+@WORKERS
+def test_timeout_of_the_session_is_never_green(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch, workers: list[str]
+) -> None:
+    only(monkeypatch, "timeout")
+    make_task(suite, "quick", solution=f"sleep 1; {SOLVE}")
+
+    result = pytester.runpytest_subprocess("suite", "--infranoise-samples=6", "--session-timeout=1", *workers)
+
+    run = last_run(pytester)
+    assert result.ret != 0
+    assert run.records
+    assert run.missing
+    assert "not an estimate: session-timeout" in result.stdout.str()
+
+
+@WORKERS
+def test_rerunfailures_makes_no_second_try_of_a_trial(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch, workers: list[str]
+) -> None:
+    only(monkeypatch, "rerunfailures")
+    make_task(suite, "wrong", solution=WRONG)
+    make_task(suite, "hungry", solution="set -e\n" + hold_memory(150) + SOLVE)
+    bench = pytester.makepyfile(
+        f"""
+        import pathlib
+        import pytest
+
+        {MARK}
+        def test_plain(infranoise_sandbox):
+            assert 0
+
+        @pytest.mark.flaky(reruns=2)
+        {MARK}
+        def test_flaky(infranoise_sandbox):
+            assert 0
+
+        def test_ordinary():
+            again = pathlib.Path("again").exists()
+            pathlib.Path("again").touch()
+            assert again
+        """
+    )
+
+    result = pytester.runpytest_subprocess(str(bench), *ONE, "--resource-config=1x", "--reruns=2", *workers)
+
+    run = last_run(pytester)
+    assert len(run.records) == 4
+    assert run.retries == ()
+    assert {record.verdict.value for record in run.records} == {"fail", "infra-error"}
+    # The ordinary test alone was run again.
+    result.stdout.fnmatch_lines(["*3 failed, 1 passed, 1 rerun, 1 infra-error*"])
+
+
+def test_rerunfailures_starts_no_trial_again_whose_worker_died(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "rerunfailures")
+    make_task(suite, "deadly")
+    pytester.makeconftest(
+        """
+        import os
+        from pytest_infranoise.journal import Journal
+
+        Journal.finished = lambda self, record, write=Journal.finished: (
+            os._exit(1) if self.process.startswith("gw") else write(self, record)
+        )
+        """
+    )
+
+    result = pytester.runpytest_subprocess(*ONE, "--reruns=2", "-n1")
+
+    run = last_run(pytester)
+    assert verdicts(run) == {"deadly-0": "harness-crash"}
+    assert run.retries == ()
+    result.stdout.fnmatch_lines(["*1 infra-error*"])
+    assert "rerun" not in result.outlines[-1]
+
+
+@pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["plain", "n1"])
+@pytest.mark.parametrize("arguments", [["--force-reruns=1"], ["--reruns=1", "--reruns-mode=append"]])
+def test_rerunfailures_that_cannot_be_kept_from_trials_is_refused(
+    pytester: pytest.Pytester,
+    suite: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: list[str],
+    arguments: list[str],
+) -> None:
+    only(monkeypatch, "rerunfailures")
+    make_task(suite, "wrong", solution=WRONG)
+
+    result = pytester.runpytest_subprocess(*ONE, *arguments, *workers)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {arguments[-1].rstrip('=1')}* would run failed trials again*"])
+    assert list(pytester.path.glob(".infranoise/runs/*")) == []
+
+
+@WORKERS
+def test_randomly_changes_neither_order_nor_results(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch, workers: list[str]
+) -> None:
+    for name in "abcd":
+        half = {"right": (0.5, SOLVE), "wrong": (0.5, WRONG)}
+        make_task(suite, name, strategies=half)
+    # One at a time, so that what starts when is nothing but the order.
+    arguments = [*ONE, "--infranoise-agent=scripted", "--infranoise-seed=7", "--infranoise-host-memory=100M"]
+
+    def results(*more: str) -> list[tuple[TrialKey, str]]:
+        pytester.runpytest_subprocess(*arguments, *workers, *more)
+        records = sorted(last_run(pytester).records, key=lambda record: record.details["times"]["created"])
+        return [(record.key, record.verdict.value) for record in records]
+
+    without_it = results()
+    only(monkeypatch, "randomly")
+    assert results("-p", "randomly", "--randomly-seed=1") == without_it
+    assert results("--randomly-seed=2") == without_it
+    assert len(without_it) == 4
+
+
+@pytest.mark.usefixtures("suite")
+def test_randomly_gives_every_run_another_seed(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "randomly")
+    make_task(suite, "quick")
+    seeds = []
+    for _ in range(2):
+        pytester.runpytest_subprocess(*ONE, "--randomly-seed=1")
+        seeds.append(last_run(pytester).meta["seed"])
+    assert seeds[0] != seeds[1]
+
+
+@pytest.fixture
+def mixed(suite: Path) -> Path:
+    make_task(suite, "wrong", solution=WRONG)
+    make_task(suite, "right")
+    make_task(suite, "hungry", solution="set -e\n" + hold_memory(150) + SOLVE)
+    return suite
+
+
+MIXED = {"wrong-0": "fail", "right-0": "pass", "hungry-0": "resource-kill"}
+
+
+@WORKERS
+@pytest.mark.usefixtures("mixed")
+def test_html_has_infra_errors_as_errors(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: list[str]
+) -> None:
+    only(monkeypatch, "html", "html_fixtures", "metadata")
+
+    result = pytester.runpytest_subprocess(
+        *ONE, "--html=report.html", "--self-contained-html", *workers, "-W", "ignore"
+    )
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert verdicts(last_run(pytester)) == MIXED
+    page = (pytester.path / "report.html").read_text("utf-8")
+    counts = {name: int(number) for number, name in re.findall(r"(\d+) (Failed|Passed|Errors?)\b", page)}
+    assert (counts["Failed"], counts["Passed"], counts.get("Error", counts.get("Errors"))) == (1, 1, 1)
+    assert "hungry/task.yaml" in page
+    assert "resource-kill" in page
+
+
+@WORKERS
+@pytest.mark.usefixtures("mixed")
+def test_cov_measures_what_runs_on_the_host(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: list[str]
+) -> None:
+    only(monkeypatch, "pytest_cov")
+    (pytester.path / "helper.py").write_text("def half():\n    return 1\n\ndef other():\n    return 2\n", "utf-8")
+    ordinary = pytester.makepyfile("import helper\ndef test_ordinary(): assert helper.half()")
+    arguments = [str(ordinary), *ONE, "--cov=helper", "--cov-report=term", *workers]
+
+    result = pytester.runpytest_subprocess(*arguments)
+
+    assert verdicts(last_run(pytester)) == MIXED
+    result.stdout.fnmatch_lines(["helper.py * 75%", "*1 failed, 2 passed, 1 infra-error*"])
+    gate = ["--infranoise-gate=missing <= 0"]
+    assert pytester.runpytest_subprocess(*arguments, *gate).ret == 0
+    assert pytester.runpytest_subprocess(*arguments, *gate, "--cov-fail-under=90").ret != 0
+
+
+@WORKERS
+@pytest.mark.usefixtures("mixed")
+def test_reportlog_has_every_record(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: list[str]
+) -> None:
+    only(monkeypatch, "pytest_reportlog")
+
+    pytester.runpytest_subprocess(*ONE, "--report-log=log.jsonl", *workers)
+
+    lines = [json.loads(line) for line in (pytester.path / "log.jsonl").read_text("utf-8").splitlines()]
+    records = [json.loads(line["infranoise"]) for line in lines if "infranoise" in line]
+    assert {f"{record['task']}-{record['sample']}": record["cause"] or record["verdict"] for record in records} == MIXED
