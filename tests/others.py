@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
-OTHERS = ("timeout", "rerunfailures", "randomly", "html", "html_fixtures", "metadata", "pytest_cov", "pytest_reportlog")
+OTHERS = (
+    "timeout",
+    "rerunfailures",
+    "randomly",
+    "html",
+    "html_fixtures",
+    "metadata",
+    "pytest_cov",
+    "pytest_reportlog",
+)
 
 
 def installed(plugin: str) -> bool:

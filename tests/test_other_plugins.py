@@ -113,9 +113,7 @@ def test_timeout_ends_a_marked_function_wherever_it_is(
         """
     )
 
-    result = pytester.runpytest_subprocess(
-        "--resource-config=1x", "--infranoise-samples=1", "--timeout=4"
-    )
+    result = pytester.runpytest_subprocess("--resource-config=1x", "--infranoise-samples=1", "--timeout=4")
 
     run = last_run(pytester)
     ends = {record.key.task.partition("::")[2]: record.cause or record.verdict for record in run.records}
@@ -389,4 +387,6 @@ def test_reportlog_has_every_record(
 
     lines = [json.loads(line) for line in (pytester.path / "log.jsonl").read_text("utf-8").splitlines()]
     records = [json.loads(line["infranoise"]) for line in lines if "infranoise" in line]
-    assert {f"{record['task']}-{record['sample']}": record["cause"] or record["verdict"] for record in records} == MIXED
+    assert {
+        f"{record['task']}-{record['sample']}": record["cause"] or record["verdict"] for record in records
+    } == MIXED

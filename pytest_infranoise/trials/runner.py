@@ -53,9 +53,9 @@ from pytest_infranoise.trials.details import make_details
 from pytest_infranoise.trials.details import shortened_events
 from pytest_infranoise.trials.evidence import REMOVE
 from pytest_infranoise.trials.evidence import Intent
-from pytest_infranoise.trials.integrity import Witness
 from pytest_infranoise.trials.expiry import Expiry
 from pytest_infranoise.trials.expiry import TrialExpired
+from pytest_infranoise.trials.integrity import Witness
 from pytest_infranoise.trials.phases import AgentReport
 from pytest_infranoise.trials.phases import PhaseAgent
 from pytest_infranoise.trials.phases import agent_details
