@@ -31,6 +31,7 @@ from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Record
 from pytest_infranoise.model import Verdict
 from pytest_infranoise.outcomes import attached
+from pytest_infranoise.outcomes import has_no_verdict
 from pytest_infranoise.past import NO_PAST
 from pytest_infranoise.policies import published
 from pytest_infranoise.scheduler.budget import NOTHING
@@ -308,7 +309,7 @@ class Controller:
         if not report.failed:
             return
         self._failures += 1
-        ours = attached(report) is not None or getattr(report, "infranoise_config_error", False)
+        ours = attached(report) is not None or has_no_verdict(report)
         if not (ours and report.nodeid in self._trials):
             self.others_failed = True
 
@@ -336,8 +337,15 @@ class Controller:
                 f"infranoise.run={self.run}, and the next run removes it"
             )
 
-    def trial_crashed(self, nodeid: str, worker: str) -> Record | None:
+    def has(self, nodeid: str) -> bool:
+        """Whether an item is a trial of this session."""
+        return nodeid in self._trials
+
+    def trial_crashed(self, nodeid: str, worker: str, *, stopped: bool = False) -> Record | None:
         """Return the record of the trial that a dead worker had; None when it was none of ours.
+
+        When the worker did not die but was ``stopped``, a trial that it had not finished is missing, as in any
+        session that is interrupted.
 
         The worker may have finished it and died before anybody heard; then its journal has the record, and that
         one counts.
@@ -349,6 +357,8 @@ class Controller:
         for record in finished:
             if record.key == trial.key:
                 return record
+        if stopped:
+            return None
         began = any(entry.key == trial.key for entry in started)
         record = Record(
             run=self.run,

@@ -25,7 +25,7 @@ _AGAIN = 0.5
 
 def problems(config: pytest.Config, trials: Sequence[pytest.Item]) -> list[str]:
     """Return what other plugins are told to do that trials do not survive."""
-    found = []
+    found: list[str] = []
     if trials and config.pluginmanager.hasplugin(_TIMEOUT):
         found += dict.fromkeys(text for item in trials if (text := _thread_method(item)))
     if trials and config.pluginmanager.hasplugin(_RERUNS):

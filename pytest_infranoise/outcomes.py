@@ -124,10 +124,24 @@ def attached(report: Any) -> Record | None:
     return None if text is None else Record.from_json(json.loads(text))
 
 
+def interrupt(report: Any, text: str) -> None:
+    """Let a report tell of a trial that was interrupted: it is missing, which is no outcome."""
+    report.infranoise_interrupted = True
+    report.when = "setup"
+    report.longrepr = f"interrupted: {text}"
+
+
+def has_no_verdict(report: Any) -> bool:
+    """Whether a report tells of a trial of ours that came to no verdict."""
+    return any(getattr(report, f"infranoise_{name}", False) for name in ("config_error", "interrupted"))
+
+
 def report_status(report: Any) -> tuple[str, str, Any] | None:
     """Return category, letter and word of a report of ours that pytest would name otherwise."""
     if getattr(report, "infranoise_config_error", False):
         return "error", "E", ("CONFIG-ERROR", {"red": True})
+    if getattr(report, "infranoise_interrupted", False):
+        return "interrupted", "!", ("INTERRUPTED", {"yellow": True})
     text = getattr(report, "infranoise", None)
     if text is not None and report.failed and json.loads(text)["verdict"] == Verdict.INFRA_ERROR:
         return CATEGORY, "I", ("INFRA-ERROR", {"purple": True})

@@ -6,10 +6,7 @@ collect, write their plan into the run directory, and wait until the controller 
 
 from __future__ import annotations
 
-import contextlib
 import pickle
-import signal
-from collections.abc import Callable
 from collections.abc import Generator
 from collections.abc import Mapping
 from dataclasses import replace
@@ -42,8 +39,9 @@ if TYPE_CHECKING:
 PAST = pytest.StashKey[Past]()
 HAS_TRIALS = pytest.StashKey[bool]()
 _CONTROLLER = "infranoise-controller"
-_UNDO_SIGTERM = pytest.StashKey[Callable[[], None]]()
+_INTERRUPTS = pytest.StashKey["Interrupts"]()
 _SHOWN_ERRORS = 30
+_STOPPED = "keyboard-interrupt"  # what xdist says of a worker that was told to stop
 
 
 def configure(config: pytest.Config) -> None:
@@ -101,8 +99,8 @@ def unconfigure(config: pytest.Config) -> None:
     controller: ControllerPlugin | None = config.pluginmanager.getplugin(_CONTROLLER)
     if controller is not None:
         controller.controller.let_go()
-    if _UNDO_SIGTERM in config.stash:
-        config.stash[_UNDO_SIGTERM]()
+    if _INTERRUPTS in config.stash:
+        config.stash[_INTERRUPTS].undo()
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -139,7 +137,7 @@ def collected(session: pytest.Session) -> None:
     against = other_plugins.problems(config, [item for item in session.items if is_trial(item)])
     plan = replace(plan, problems=(*plan.problems, *against))
     if plan.trials and not config.option.collectonly:
-        _end_on_sigterm(config)
+        _handle_signals(config)
         other_plugins.take_over(config)
     controller: ControllerPlugin | None = config.pluginmanager.getplugin(_CONTROLLER)
     if controller is not None:
@@ -166,26 +164,12 @@ def _loaded(session: pytest.Session) -> list[Task]:
     return [node.task for node in session.stash.get(TASK_FILES, []) if isinstance(node.task, Task)]
 
 
-def _end_on_sigterm(config: pytest.Config) -> None:
-    """Let SIGTERM, and SIGHUP of a closed terminal, end the session as Ctrl-C does: with nothing left behind."""
+def _handle_signals(config: pytest.Config) -> None:
+    from pytest_infranoise.interrupts import Interrupts
 
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt(signal.Signals(signum).name)
-
-    before: dict[signal.Signals, Any] = {}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        # Whoever ignores a signal, as nohup does, means it.
-        if signal.getsignal(number) is signal.SIG_DFL:
-            with contextlib.suppress(
-                ValueError
-            ):  # not the main thread: whoever runs pytest there has his own ideas
-                before[number] = signal.signal(number, interrupt)
-
-    def undo() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    config.stash[_UNDO_SIGTERM] = undo
+    if _INTERRUPTS not in config.stash:
+        config.stash[_INTERRUPTS] = Interrupts(tell=not hasattr(config, "workerinput"))
+        config.stash[_INTERRUPTS].install()
 
 
 class WorkerPlugin:
@@ -216,6 +200,8 @@ class ControllerPlugin:
         self.config = config
         self.controller = controller
         self.scheduler: TrialScheduling | None = None
+        # Workers that got a signal of their own, which xdist takes for crashed.
+        self._stopped: set[str] = set()
 
     @pytest.hookimpl(optionalhook=True, wrapper=True)
     def pytest_xdist_make_scheduler(self) -> Generator[None, Any, Any]:
@@ -231,6 +217,7 @@ class ControllerPlugin:
             return usual
         from xdist.workermanage import parse_tx_spec_config
 
+        from pytest_infranoise import live
         from pytest_infranoise.scheduler.estimates import read_estimates
         from pytest_infranoise.scheduler.plan import Policy
         from pytest_infranoise.scheduler.plan import make_line
@@ -255,6 +242,9 @@ class ControllerPlugin:
             lambda ids: make_line(ids, trials, policy),
             lambda: Outside(*controller.outside()),
         )
+        view = live.register(self.config, controller.runnable, self.scheduler.wake)
+        if view is not None:
+            self.scheduler.pulse = view.pulse
         return self.scheduler
 
     @pytest.hookimpl(optionalhook=True)
@@ -295,8 +285,7 @@ class ControllerPlugin:
         errors = session.testsfailed
         if errors and not self.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{errors} error{'s' if errors != 1 else ''} during collection")
-        if _UNDO_SIGTERM not in self.config.stash:
-            _end_on_sigterm(self.config)
+        _handle_signals(self.config)
         self.controller.begin(self._say)
 
     def _tasks_of(self, worker: str) -> list[Task]:
@@ -318,6 +307,10 @@ class ControllerPlugin:
         broken = session.testsfailed and not self.config.option.continue_on_collection_errors
         if not broken and not self.config.option.collectonly:
             self.controller.begin(self._say)
+            if self.controller.begun:
+                from pytest_infranoise import live
+
+                live.register(self.config, self.controller.runnable, wake=None)
 
     def _say(self, line: str) -> None:
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
@@ -336,6 +329,8 @@ class ControllerPlugin:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
         """Clean up after a worker that died."""
+        if error == _STOPPED:
+            self._stopped.add(node.gateway.id)
         if error:
             self.controller.worker_died(self.controller.process_name(node.gateway.id))
 
@@ -343,8 +338,11 @@ class ControllerPlugin:
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
         """Find or write the record of the trial that died with its worker, and report that instead."""
         worker = self.controller.process_name(report.node.gateway.id)
-        record = self.controller.trial_crashed(crashitem, worker)
+        stopped = report.node.gateway.id in self._stopped
+        record = self.controller.trial_crashed(crashitem, worker, stopped=stopped)
         if record is None:
+            if stopped and self.controller.has(crashitem):
+                outcomes.interrupt(report, f"worker {worker} was told to stop, so this trial has no record")
             return
         outcomes.attach(report, record)
         report.when = "setup" if record.verdict is Verdict.INFRA_ERROR else "call"

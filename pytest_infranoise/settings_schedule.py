@@ -55,6 +55,14 @@ def add_options(group: Any, parser: pytest.Parser) -> None:
         metavar="MEMORY",
         help="memory that floors may add up to, e.g. 12G (default: that of the engine's host, less 5%%)",
     )
+    group.addoption(
+        "--infranoise-heartbeat",
+        type=float,
+        default=5.0,
+        metavar="MINUTES",
+        help="Minutes between lines that say how far a session is, where its output is no terminal (default: 5). "
+        "0 for none.",
+    )
     parser.addini("infranoise_order", "order of trials (see --infranoise-order)", type="string", default="")
     parser.addini("infranoise_admit", "what is reserved for a trial: floor or ceiling", type="string", default="")
     parser.addini("infranoise_host_cpus", "CPUs that floors may add up to", type="string", default="")

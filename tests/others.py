@@ -1,4 +1,4 @@
-"""Other people's pytest plugins: installed so that sessions with them can be tested, and out of the way elsewhere."""
+"""Other people's pytest plugins: installed to be tested with trials, and out of the way elsewhere."""
 
 from __future__ import annotations
 

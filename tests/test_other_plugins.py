@@ -244,7 +244,7 @@ def test_rerunfailures_makes_no_second_try_of_a_trial(
     assert run.retries == ()
     assert {record.verdict.value for record in run.records} == {"fail", "infra-error"}
     # The ordinary test alone was run again.
-    result.stdout.fnmatch_lines(["*3 failed, 1 passed, 1 rerun, 1 infra-error*"])
+    assert {"failed": 3, "passed": 1, "rerun": 1}.items() <= result.parseoutcomes().items()
 
 
 def test_rerunfailures_starts_no_trial_again_whose_worker_died(

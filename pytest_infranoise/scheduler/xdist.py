@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # How soon to look again whether another session has made room; nobody tells.
 _LOOK_AGAIN_SECONDS = 0.5
+# In place of items that came back from a worker: there are none, somebody only wants to be woken.
+_PULSE = [-1]
 
 
 class Worker(Protocol):
@@ -101,6 +103,8 @@ class TrialScheduling:
         self._collected: dict[Worker, list[str]] = {}
         self._deaf: set[Worker] = set()
         self._looking = False
+        # What to do whenever somebody has asked to be woken.
+        self.pulse: Callable[[], None] = lambda: None
 
     @property
     def nodes(self) -> list[Worker]:
@@ -199,8 +203,16 @@ class TrialScheduling:
 
     def remove_pending_tests_from_node(self, node: Worker, indices: Sequence[int]) -> None:
         """Look whether something can start by now; nothing ever waits at a worker that could be taken back."""
+        if list(indices) == _PULSE:
+            self.pulse()
+            return
         self._looking = False
         self._dispatch()
+
+    def wake(self) -> None:
+        """Have ``pulse`` called by xdist's own loop; may be asked for in any thread."""
+        for node in list(self._running)[:1]:
+            node.notify_inproc("unscheduled", node=node, indices=_PULSE)
 
     def drain(self, reason: str) -> None:
         """Start nothing any more; what runs goes on to its end, and then the session ends."""

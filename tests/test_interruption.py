@@ -1,0 +1,199 @@
+"""Sessions that are ended from outside in every way there is: nothing finished is lost, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from pytest_infranoise.journal import Run
+from pytest_infranoise.journal import find_run
+from pytest_infranoise.journal import read_run
+from tests.suite import make_task
+from tests.test_session import docker_containers
+from tests.test_session import start_session
+from tests.test_session import wait_for_trial
+
+pytestmark = pytest.mark.engine
+
+SLOW = "sleep 2; echo done > answer.txt\n"
+PLANNED = 8
+
+
+@pytest.fixture(autouse=True)
+def ledger_of_its_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    # So that no other session on the engine sweeps what a killed one has left.
+    monkeypatch.setenv("INFRANOISE_STATE_DIR", str(pytester.path / "state"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(pytester: pytest.Pytester) -> Iterator[None]:
+    yield
+    client = docker.from_env()
+    for run_dir in pytester.path.glob(".infranoise/runs/*"):
+        label: dict[str, str | list[str] | bool] = {"label": f"infranoise.run={run_dir.name}"}
+        assert client.containers.list(all=True, filters=label) == []
+        assert client.networks.list(filters=label) == []
+    client.close()
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> Path:
+    root = pytester.path / "suite"
+    root.mkdir()
+    (root / "infranoise.toml").write_text("agent = 'oracle'\nresource-configs = ['1x']\n", "utf-8")
+    make_task(root, "slow", solution=SLOW)
+    return root
+
+
+def last_run(pytester: pytest.Pytester) -> Run:
+    return read_run(find_run(pytester.path / ".infranoise" / "runs", None))
+
+
+def output_of(pytester: pytest.Pytester) -> str:
+    return (pytester.path / "output.txt").read_text("utf-8")
+
+
+def start(pytester: pytest.Pytester, *workers: str) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a session, and return it with the pid of who is in the middle of a trial and has finished another."""
+    session = start_session(pytester, "suite", f"--infranoise-samples={PLANNED}", *workers)
+    return session, wait_for_trial(pytester, session, "gw0" if workers else "main")
+
+
+def check_interrupted(pytester: pytest.Pytester, session: subprocess.Popen[bytes]) -> None:
+    status = session.wait()
+    run, output = last_run(pytester), output_of(pytester)
+    assert status == pytest.ExitCode.INTERRUPTED, output
+    assert run.records
+    assert run.missing
+    assert len(run.records) + len(run.missing) == PLANNED
+    assert {record.cause or record.verdict.value for record in run.records} == {"pass"}
+    assert f"planned {PLANNED} = recorded {len(run.records)} + missing {len(run.missing)}" in output
+    assert "not an estimate" in output
+    assert "Traceback" not in output
+    assert "INTERNALERROR" not in output
+
+
+TWICE = """
+import time
+from pathlib import Path
+
+def pytest_keyboard_interrupt():
+    Path("stopping").touch()
+    while not Path("again").exists():
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["plain", "n2"])
+def test_ctrl_c_twice_ends_as_cleanly_as_once(pytester: pytest.Pytester, suite: Path, workers: list[str]) -> None:
+    pytester.makeconftest(TWICE)
+    session, _ = start(pytester, *workers)
+
+    os.killpg(session.pid, signal.SIGINT)
+    while not (pytester.path / "stopping").exists():
+        assert session.poll() is None
+        time.sleep(0.02)
+    os.killpg(session.pid, signal.SIGINT)
+    (pytester.path / "again").touch()
+
+    check_interrupted(pytester, session)
+    assert "infranoise: stopping already" in output_of(pytester)
+
+
+@pytest.mark.usefixtures("suite")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("who", ["controller", "worker"])
+def test_a_signal_to_one_process_of_several_ends_them_all(
+    pytester: pytest.Pytester, who: str, number: signal.Signals
+) -> None:
+    session, worker = start(pytester, "-n2")
+
+    os.kill(session.pid if who == "controller" else worker, number)
+
+    check_interrupted(pytester, session)
+    if who == "worker":
+        assert "1 interrupted" in output_of(pytester)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "Z"
+
+
+def kill_controller(session: subprocess.Popen[bytes]) -> None:
+    session.kill()
+
+
+def kill_everything(session: subprocess.Popen[bytes]) -> None:
+    os.killpg(session.pid, signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("suite")
+@pytest.mark.parametrize("kill", [kill_controller, kill_everything])
+def test_what_was_killed_is_accounted_for_and_swept_by_the_next_run(
+    pytester: pytest.Pytester, kill: Callable[[subprocess.Popen[bytes]], None]
+) -> None:
+    session, worker = start(pytester, "-n2")
+    dead = find_run(pytester.path / ".infranoise" / "runs", None)
+
+    kill(session)
+
+    assert session.wait() == -signal.SIGKILL
+    while not is_gone(worker):  # a worker ends by itself when its controller is gone
+        time.sleep(0.05)
+    run = read_run(dead)
+    assert run.records
+    assert len(run.records) + len(run.missing) == PLANNED
+    assert {record.cause or record.verdict.value for record in run.records} == {"pass"}
+    report = pytester.run(Path(sys.executable).with_name("infranoise"), "report", str(dead))
+    report.stdout.fnmatch_lines([f"planned {PLANNED} = recorded {len(run.records)} + missing {len(run.missing)}*"])
+
+    assert pytester.runpytest_subprocess("suite", "--infranoise-samples=1").ret == 0
+    assert docker_containers(dead.name) == []
+
+
+DIES = """
+import os
+import signal
+from pytest_infranoise.journal import Journal
+
+write = Journal.finished
+
+def finished(self, record):
+    dies = self.process.startswith("gw") and record.key.sample == 0
+    if {after} or not dies:
+        write(self, record)
+    if dies:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Journal.finished = finished
+"""
+
+
+@pytest.mark.usefixtures("suite")
+@pytest.mark.parametrize(("after", "verdict"), [(False, "harness-crash"), (True, "pass")])
+def test_a_worker_killed_before_or_after_its_journal_line_leaves_one_record(
+    pytester: pytest.Pytester, after: bool, verdict: str
+) -> None:
+    pytester.makeconftest(DIES.format(after=after))
+
+    result = pytester.runpytest_subprocess("suite", "--infranoise-samples=3", "-n2")
+
+    run = last_run(pytester)
+    assert run.missing == ()
+    assert run.retries == ()
+    ends = {record.key.sample: record.cause or record.verdict.value for record in run.records}
+    assert ends == {0: verdict, 1: "pass", 2: "pass"}
+    assert result.ret == (pytest.ExitCode.OK if after else pytest.ExitCode.TESTS_FAILED)
