@@ -127,12 +127,15 @@ class Tally:
         )
 
 
-def register(config: pytest.Config, trials: Collection[str], wake: Callable[[], None] | None) -> LiveView | None:
+def register(
+    config: pytest.Config, trials: Collection[str], heartbeat: float, wake: Callable[[], None] | None
+) -> LiveView | None:
     """Show how far the trials are, if there is somebody to see it.
 
     Args:
         config: pytest's.
         trials: the node ids of all trials.
+        heartbeat: the minutes between lines where there is no terminal; 0 for none.
         wake: has ``LiveView.pulse`` called soon by whoever prints; None where nothing can.
     """
     reporter: Any = config.pluginmanager.getplugin("terminalreporter")
@@ -145,10 +148,9 @@ def register(config: pytest.Config, trials: Collection[str], wake: Callable[[], 
             return None
         view = LiveView(config, reporter, trials)
     else:
-        minutes = option.infranoise_heartbeat
-        if not minutes:
+        if not heartbeat:
             return None
-        view = LiveView(config, reporter, trials, heartbeat=60 * minutes)
+        view = LiveView(config, reporter, trials, heartbeat=60 * heartbeat)
     config.pluginmanager.register(view, NAME)
     if wake is not None:
         view.start(wake)

@@ -25,6 +25,7 @@ from pytest_infranoise.collect import is_trial
 from pytest_infranoise.controller import Controller
 from pytest_infranoise.fixtures import PROCESS
 from pytest_infranoise.fixtures import TrialProcess
+from pytest_infranoise.interrupts import Interrupts
 from pytest_infranoise.model import Task
 from pytest_infranoise.model import Verdict
 from pytest_infranoise.past import NO_PAST
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 PAST = pytest.StashKey[Past]()
 HAS_TRIALS = pytest.StashKey[bool]()
 _CONTROLLER = "infranoise-controller"
-_INTERRUPTS = pytest.StashKey["Interrupts"]()
+_INTERRUPTS = pytest.StashKey[Interrupts]()
 _SHOWN_ERRORS = 30
 _STOPPED = "keyboard-interrupt"  # what xdist says of a worker that was told to stop
 
@@ -165,8 +166,6 @@ def _loaded(session: pytest.Session) -> list[Task]:
 
 
 def _handle_signals(config: pytest.Config) -> None:
-    from pytest_infranoise.interrupts import Interrupts
-
     if _INTERRUPTS not in config.stash:
         config.stash[_INTERRUPTS] = Interrupts(tell=not hasattr(config, "workerinput"))
         config.stash[_INTERRUPTS].install()
@@ -242,7 +241,7 @@ class ControllerPlugin:
             lambda ids: make_line(ids, trials, policy),
             lambda: Outside(*controller.outside()),
         )
-        view = live.register(self.config, controller.runnable, self.scheduler.wake)
+        view = live.register(self.config, controller.runnable, schedule.heartbeat, self.scheduler.wake)
         if view is not None:
             self.scheduler.pulse = view.pulse
         return self.scheduler
@@ -310,7 +309,9 @@ class ControllerPlugin:
             if self.controller.begun:
                 from pytest_infranoise import live
 
-                live.register(self.config, self.controller.runnable, wake=None)
+                live.register(
+                    self.config, self.controller.runnable, self.controller.settings.schedule.heartbeat, None
+                )
 
     def _say(self, line: str) -> None:
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")

@@ -20,12 +20,16 @@ _SMALLEST_MEMORY = 6 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSettings:
-    """What the user chose; ``host_cpus`` and ``host_memory`` (bytes) are None for what the engine's host has."""
+    """What the user chose; ``host_cpus`` and ``host_memory`` (bytes) are None for what the engine's host has.
+
+    ``heartbeat`` is in minutes, 0 for none.
+    """
 
     order: Order = "shuffled"
     admit: Admit = "floor"
     host_cpus: float | None = None
     host_memory: int | None = None
+    heartbeat: float = 5.0
 
 
 DEFAULT_SCHEDULE = ScheduleSettings()
@@ -57,8 +61,6 @@ def add_options(group: Any, parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--infranoise-heartbeat",
-        type=float,
-        default=5.0,
         metavar="MINUTES",
         help="Minutes between lines that say how far a session is, where its output is no terminal (default: 5). "
         "0 for none.",
@@ -67,6 +69,7 @@ def add_options(group: Any, parser: pytest.Parser) -> None:
     parser.addini("infranoise_admit", "what is reserved for a trial: floor or ceiling", type="string", default="")
     parser.addini("infranoise_host_cpus", "CPUs that floors may add up to", type="string", default="")
     parser.addini("infranoise_host_memory", "memory that floors may add up to", type="string", default="")
+    parser.addini("infranoise_heartbeat", "minutes between lines that say how far it is", type="string", default="")
 
 
 def read_schedule(config: pytest.Config, toml: Mapping[str, Any]) -> tuple[ScheduleSettings, tuple[str, ...]]:
@@ -79,7 +82,7 @@ def read_schedule(config: pytest.Config, toml: Mapping[str, Any]) -> tuple[Sched
     """
     errors: list[str] = []
     values: dict[str, Any] = {name: _choice(config, name, toml, errors) for name in CHOICES}
-    for name, parse in (("host_cpus", _cpus), ("host_memory", _memory)):
+    for name, parse in (("host_cpus", _cpus), ("host_memory", _memory), ("heartbeat", _minutes)):
         typed, ini = getattr(config.option, f"infranoise_{name}"), str(config.getini(f"infranoise_{name}")).strip()
         try:
             values[name] = parse(typed if typed is not None else ini) if typed is not None or ini else None
@@ -116,3 +119,13 @@ def _memory(text: str) -> int:
     if size < _SMALLEST_MEMORY:
         raise ValueError(f"{text!r} is less memory than one container needs; write e.g. 12G")
     return size
+
+
+def _minutes(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise ValueError(f"{text!r} is not a number of minutes; write e.g. 5, or 0 for no such lines")
+    return number
