@@ -197,3 +197,21 @@ def test_a_worker_killed_before_or_after_its_journal_line_leaves_one_record(
     ends = {record.key.sample: record.cause or record.verdict.value for record in run.records}
     assert ends == {0: verdict, 1: "pass", 2: "pass"}
     assert result.ret == (pytest.ExitCode.OK if after else pytest.ExitCode.TESTS_FAILED)
+
+
+@pytest.mark.usefixtures("suite")
+@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["plain", "n2"])
+def test_an_interrupted_preflight_leaves_no_container(pytester: pytest.Pytester, workers: list[str]) -> None:
+    make_task(pytester.path / "suite", "endless", solution="sleep 600\n", timeouts={"agent": 600})
+    session = start_session(pytester, "suite", "--infranoise-samples=1", "--infranoise-preflight", *workers)
+    run = ""
+    while not (run and docker_containers(run)):
+        assert session.poll() is None, output_of(pytester)
+        run = next((path.name for path in pytester.path.glob(".infranoise/runs/*")), "")
+        time.sleep(0.05)
+
+    os.killpg(session.pid, signal.SIGINT)
+
+    assert session.wait() == pytest.ExitCode.INTERRUPTED
+    assert docker_containers(run) == []
+    assert "INTERNALERROR" not in output_of(pytester)

@@ -74,9 +74,11 @@ def test_timeout_ends_a_trial_as_an_infra_error(
     only(monkeypatch, "timeout")
     make_task(suite, "slow", **{slow: ENDLESS}, timeouts={"setup": 600, "agent": 600, "verifier": 600})  # type: ignore[arg-type]
 
-    result = pytester.runpytest_subprocess(*ONE, "--timeout=6", *workers)
+    result = pytester.runpytest_subprocess(*ONE, "--timeout=6", "--infranoise-retries=2", *workers)
 
-    [record] = last_run(pytester).records
+    run = last_run(pytester)
+    [record] = run.records
+    assert run.retries == ()  # its time is over
     assert record.cause == "harness-crash"
     assert record.summary == "the runner failed: timeout: the 6 s that pytest-timeout gave the test are over"
     result.stdout.fnmatch_lines(["*1 infra-error*"])

@@ -6,7 +6,7 @@ from pytest_infranoise.settings import read_settings
 from pytest_infranoise.settings_schedule import DEFAULT_SCHEDULE
 from pytest_infranoise.settings_schedule import ScheduleSettings
 
-CHOSEN = ScheduleSettings("packed", "ceiling", 1.5, 12 * 1024**3)
+CHOSEN = ScheduleSettings("packed", "ceiling", 1.5, 12 * 1024**3, 0.5)
 
 
 def test_without_a_word_the_order_is_shuffled_and_the_host_is_what_it_is(pytester: pytest.Pytester) -> None:
@@ -14,7 +14,7 @@ def test_without_a_word_the_order_is_shuffled_and_the_host_is_what_it_is(pyteste
 
 
 def test_options_ini_and_toml_say_the_same(pytester: pytest.Pytester) -> None:
-    options = {"order": "packed", "admit": "ceiling", "host-cpus": "1.5", "host-memory": "12G"}
+    options = {"order": "packed", "admit": "ceiling", "host-cpus": "1.5", "host-memory": "12G", "heartbeat": "0.5"}
     typed = [f"--infranoise-{name}={value}" for name, value in options.items()]
     assert read_settings(pytester.parseconfig(*typed)).schedule == CHOSEN
 
@@ -33,6 +33,8 @@ def test_options_ini_and_toml_say_the_same(pytester: pytest.Pytester) -> None:
         ("--infranoise-host-cpus=0", "--infranoise-host-cpus: '0' is not a number of CPUs"),
         ("--infranoise-host-cpus=inf", "--infranoise-host-cpus: 'inf' is not a number of CPUs"),
         ("--infranoise-host-memory=lots", "--infranoise-host-memory: 'lots' is not an amount of memory"),
+        ("--infranoise-heartbeat=often", "--infranoise-heartbeat: 'often' is not a number of minutes"),
+        ("--infranoise-heartbeat=-1", "--infranoise-heartbeat: '-1' is not a number of minutes"),
         ("--infranoise-host-memory=1M", "--infranoise-host-memory: '1M' is less memory than one container needs"),
     ],
 )
