@@ -363,6 +363,8 @@ class ControllerPlugin:
             keep_seconds(self.config, self.controller.records)
 
     def _stopped_early(self, session: pytest.Session) -> str | None:
+        if self._stopped:
+            return f"a signal to stop reached {', '.join(sorted(self._stopped))}"
         xdist: Any = self.config.pluginmanager.getplugin("dsession")
         reason = session.shouldfail or session.shouldstop or getattr(xdist, "shouldstop", None)
         if reason:

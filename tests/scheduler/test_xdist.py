@@ -35,6 +35,7 @@ class Node:
     shutting_down: bool = False
     broken: bool = False
     woken: threading.Event = field(default_factory=threading.Event)
+    events: list[Any] = field(default_factory=list)
 
     @property
     def gateway(self) -> Any:
@@ -47,7 +48,8 @@ class Node:
 
     def notify_inproc(self, eventname: str, **kwargs: object) -> None:
         assert eventname == "unscheduled"
-        assert kwargs == {"node": self, "indices": []}
+        assert kwargs["node"] is self
+        self.events.append(kwargs["indices"])
         self.woken.set()
 
 
@@ -334,3 +336,27 @@ def test_the_choice_is_made_once() -> None:
 
     assert chosen.collected == [node, node]
     assert usual.nodes == []
+
+
+def test_who_only_wants_to_be_woken_makes_nobody_look_for_room() -> None:
+    asked = []
+
+    def outside() -> Outside:
+        asked.append(1)
+        return Outside()
+
+    scheduler, nodes, _ = made([100, 100, 100], 2, outside)
+    pulses: list[int] = []
+    scheduler.pulse = lambda: pulses.append(1)
+    before = len(asked)
+    scheduler.wake()
+
+    [indices] = nodes[0].events
+    scheduler.remove_pending_tests_from_node(nodes[0], indices)
+
+    assert pulses == [1]
+    assert len(asked) == before
+    for node in nodes:
+        scheduler.remove_node(node)
+    scheduler.wake()  # nobody is left to be woken by
+    assert len(nodes[0].events) == 1
