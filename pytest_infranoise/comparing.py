@@ -10,19 +10,24 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from itertools import product
 
 from pytest_infranoise.allowance import allowance
 from pytest_infranoise.analysis import analyse
+from pytest_infranoise.analysis.deltas import rate
 from pytest_infranoise.journal import Run
 from pytest_infranoise.results import AgentResult
 from pytest_infranoise.results import Cell
 from pytest_infranoise.results import ConfigResult
+from pytest_infranoise.results import Design
+from pytest_infranoise.results import Rate
 from pytest_infranoise.stats.deltas import Delta
 from pytest_infranoise.stats.deltas import delta_paired
 from pytest_infranoise.stats.gaps import ALLOWANCE
 from pytest_infranoise.stats.gaps import Configs
 from pytest_infranoise.stats.gaps import Gap
+from pytest_infranoise.stats.gaps import Verdict
 from pytest_infranoise.stats.gaps import cv_bias
 from pytest_infranoise.stats.gaps import gap_verdict
 from pytest_infranoise.stats.gaps import published_se
@@ -90,12 +95,12 @@ def compare_scores(
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One agent under one config of one run, on the tasks that are compared; rates as proportions."""
+    """One agent under one config of one run, on the tasks that are compared; ``score`` as a proportion."""
 
     agent: str
     config: str
     score: float
-    infra_rate: float
+    infra_rate: Rate
     samples: tuple[int, int]
 
 
@@ -116,6 +121,11 @@ class PairedGap:
     allowance: str
     gap: Gap
 
+    @property
+    def size_unknown(self) -> bool:
+        """Whether the exact p shows a change, and the interval, widened for few data, not how large it is."""
+        return _size_unknown(self.delta, self.interval)
+
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
@@ -123,6 +133,7 @@ class RunComparison:
 
     ``changed`` are tasks of both runs whose content differs, or changed within a run; ``only_a`` and ``only_b``
     have records in one run alone. ``level`` is the confidence level of every single interval.
+    ``cut_short`` has the sides (``A``, ``B``) that are not an estimate.
     """
 
     run_a: str
@@ -135,6 +146,7 @@ class RunComparison:
     alpha: float
     level: float
     notes: tuple[str, ...]
+    cut_short: tuple[str, ...] = ()
 
 
 def compare_runs(
@@ -191,6 +203,7 @@ def compare_runs(
         alpha=alpha,
         level=level,
         notes=tuple(_notes(a, b, pairs)),
+        cut_short=tuple(side for side, run in (("A", a), ("B", b)) if analyse(run).cut_short),
     )
 
 
@@ -281,7 +294,7 @@ def _pair(
         [cell.recorded for cell in zeros],
         conf=level,
     )
-    side_a, side_b = _side(a[0], a[1].config, zeros), _side(b[0], b[1].config, ones)
+    side_a, side_b = _side(a[0], a[1].config, zeros, level), _side(b[0], b[1].config, ones, level)
     interval = _interval(delta)
     return PairedGap(
         a=side_a,
@@ -291,7 +304,7 @@ def _pair(
         interval=interval,
         infra=infra,
         allowance=allowed[1],
-        gap=_gap(side_a, side_b, interval, allowed[0], 1.0 - level),
+        gap=_gap(side_a, side_b, interval, allowed[0], 1.0 - level, shown=_size_unknown(delta, interval)),
     )
 
 
@@ -299,13 +312,13 @@ def _cells(tasks: Sequence[str], result: ConfigResult) -> list[Cell]:
     return [result.cells.get(task, Cell()) for task in tasks]
 
 
-def _side(agent: str, config: str, cells: Sequence[Cell]) -> Side:
+def _side(agent: str, config: str, cells: Sequence[Cell], level: float) -> Side:
     trials = [cell.recorded for cell in cells]
     return Side(
         agent=agent,
         config=config,
         score=mean_rate([cell.passes for cell in cells], trials),
-        infra_rate=mean_rate([cell.infra for cell in cells], trials),
+        infra_rate=rate([cell.infra for cell in cells], trials, Design(alpha=1 - level)),
         samples=(min(trials), max(trials)),
     )
 
@@ -317,16 +330,26 @@ def _interval(delta: Delta) -> Interval:
     return delta.ci
 
 
-def _gap(a: Side, b: Side, interval: Interval, configs: Configs, alpha: float) -> Gap:
+def _size_unknown(delta: Delta, interval: Interval) -> bool:
+    return delta.guarded and delta.p <= 1.0 - delta.conf and interval.lo <= 0 <= interval.hi
+
+
+def _gap(a: Side, b: Side, interval: Interval, configs: Configs, alpha: float, *, shown: bool) -> Gap:
     """Judge a gap by the end of its interval that is nearer to 0, where t and the small-data guard are in.
 
-    That width goes into the bias-aware rule as the standard error that would have given it.
+    That width goes into the bias-aware rule as the standard error that would have given it. ``shown``: the exact p
+    says that it is no noise, whatever that width.
     """
     est = b.score - a.score
     reach = est - interval.lo if est >= 0 else interval.hi - est
     # A hair more, so that an interval that ends at 0 exactly is no finding after rounding.
     se = max(reach * (1.0 + 1e-9), 1e-12) / cv_bias(0.0, alpha)
-    return gap_verdict(b.score, a.score, 1, 1, configs=configs, se=se, alpha=alpha)
+    found = gap_verdict(b.score, a.score, 1, 1, configs=configs, se=se, alpha=alpha)
+    if not shown or found.verdict != "within sampling noise":
+        return found
+    # Of a change whose size is not known nobody can say that it is more than what infrastructure may do.
+    beyond: Verdict = "beyond noise but explainable by infrastructure" if found.bias else "distinguishable"
+    return replace(found, verdict=beyond)
 
 
 def _notes(a: Run, b: Run, pairs: Sequence[PairedGap]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """How many samples per task and config does a question need?
 
-All of it for the benchmark target, where only trial sampling counts: the variance of a delta is
+Most of it for the benchmark target, where only trial sampling counts: the variance of a delta is
 2 E[p(1-p)] / (tasks x samples). Take E[p(1-p)] from `rates.within_task_variance` of a first run.
 """
 
@@ -98,6 +98,34 @@ def margin_shown(
         return math.nan
     se = math.sqrt(2.0 * min(sw2, MAX_VARIANCE) / (tasks * k))
     return abs(true_delta) + max(0.0, _tost_z(true_delta, alpha, power)) * se
+
+
+def plan_tasks_tost(
+    margin: float, sd: float, *, true_delta: float = 0.0, alpha: float = 0.05, power: float = 0.8
+) -> int | None:
+    """Tasks needed to show equivalence on tasks like these (target: population) when `true_delta` holds.
+
+    `sd`: standard deviation of the tasks' deltas, a proportion, with the samples per task that it was estimated
+    from. None when |true_delta| >= margin, or `sd` is not positive. Raises ValueError for alpha or power outside
+    (0, 1). Source: Miller, arXiv 2411.00640, section 5; statistics.md 1 and 2j.
+    """
+    _check(1, alpha, power, None)
+    distance = margin - abs(true_delta)
+    if not distance > 0 or not sd > 0:
+        return None
+    z = max(0.0, _tost_z(true_delta, alpha, power))
+    return max(2, math.ceil((z * sd / distance) ** 2 - 1e-9))
+
+
+def mde_of_tasks(tasks: int, sd: float, *, alpha: float = 0.05, power: float = 0.8) -> float:
+    """Smallest delta (a proportion) over tasks like these that so many tasks detect.
+
+    `sd` as in `plan_tasks_tost`; nan without tasks, or where it is not positive. Errors and source as there.
+    """
+    _check(tasks, alpha, power, None)
+    if tasks <= 0 or not sd > 0:
+        return math.nan
+    return max(0.0, _quantile(1.0 - alpha / 2.0) + _quantile(power)) * sd / math.sqrt(tasks)
 
 
 class Split(NamedTuple):
