@@ -116,8 +116,8 @@ class Planner:
 class Mover:
     """A task whose pass rate was looked at from one config to another.
 
-    ``before`` and ``after`` are these two, and ``cells`` all configs from one to the other, by rising ceiling where a
-    trend is the detector. ``rising`` is the direction that was tested; over many configs it need not be that of
+    ``before`` and ``after`` are these two, and ``cells`` all configs from one to the other, by rising ceiling where
+    a trend is the detector. ``rising`` is the direction that was tested; over many configs it need not be that of
     ``delta``, which is after minus before.
 
     ``p_adjusted`` allows for all tasks by their false discovery rate, None when this task could not have been

@@ -13,6 +13,8 @@ from scipy import special
 
 MAX_VARIANCE = 0.25
 MOST_TRIED = 1000
+# A mean of exact differences that cancel is nearer to 0 than this.
+ROUNDING = 1e-12
 
 
 def plan_k(
@@ -177,7 +179,8 @@ def _samples(z: float, distance: float, tasks: int, sw2: float, run_tasks: int |
 def _tost_z(true_delta: float, alpha: float, power: float) -> float:
     # At a true delta of 0 both one-sided tests can fail; elsewhere only the nearer one matters.
     beta = 1.0 - power
-    return _quantile(1.0 - alpha) + _quantile(1.0 - (beta / 2.0 if true_delta == 0 else beta))
+    both = abs(true_delta) < ROUNDING
+    return _quantile(1.0 - alpha) + _quantile(1.0 - (beta / 2.0 if both else beta))
 
 
 def _quantile(probability: float) -> float:
