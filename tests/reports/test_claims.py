@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from collections.abc import Mapping
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from tests.builders import Counts
 from tests.builders import key
 from tests.builders import large_counts
 from tests.builders import run_of
+from tests.builders import simulated_counts
 from tests.strategies import count_tables
 
 Row = Mapping[str, tuple[int, ...]]
@@ -48,6 +50,12 @@ CRASH = {
 UNEVEN = {
     "1x": {**tasks(10, lambda _: (5, 2, 3)), "z": (0, 10)},
     "3x": {**tasks(10, lambda _: (5, 5)), "y": (0, 0, 10)},
+}
+
+# A small move that is sure.
+MOVED = {
+    "1x": tasks(100, lambda n: (30, 17, 3) if n < 40 else (50,) if n < 70 else (0, 50)),
+    "3x": tasks(100, lambda n: (33, 17) if n < 40 else (50,) if n < 70 else (0, 50)),
 }
 
 
@@ -195,9 +203,7 @@ class TestCalibration:
         assert "5x 0%" not in text
 
     def test_not_the_same_benchmark_only_beyond_the_margin(self) -> None:
-        moved = {"1x": tasks(100, lambda n: (30, 17, 3) if n < 40 else (50,) if n < 70 else (0, 50))}
-        moved["3x"] = tasks(100, lambda n: (33, 17) if n < 40 else (50,) if n < 70 else (0, 50))
-        narrow, wide = (summary(run_of({"a": moved}, design={"margin": margin})) for margin in (0.01, 0.015))
+        narrow, wide = (summary(run_of({"a": MOVED}, design={"margin": margin})) for margin in (0.01, 0.015))
         assert "3x has fewer infra-errors, and is not the same benchmark" in narrow
         assert "to settle" not in narrow
         assert "whether the score moves by more than +-1.5pp is not shown" in wide
@@ -281,3 +287,56 @@ class TestWords:
         other = {name: tasks(8, lambda _: (3, 2)) for name in ("1x", "3x")}
         text = summary(run_of({"a": better, "b": other}))
         assert "ranking of the agents (by estimate, not tested), the same under every config: a > b" in text
+
+
+class TestDocumentation:
+    """What docs/statistics.md quotes is what is printed."""
+
+    text = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text("utf-8")
+
+    def test_every_column_is_explained_by_its_name(self) -> None:
+        uneven: Counts = {"a": {"1x": {"t": (1, 1)}, "3x": {"t": (2, 2)}}}
+        printed = [
+            line
+            for run in (run_of(large_counts(20, 5)), run_of(uneven))
+            for line in render(analyse(run), 80)
+            if line.startswith("config ")
+        ]
+        headings = {heading for line in printed for heading in re.split(r" {2,}", line)} - {"config"}
+        assert {"trials", "excl. infra%", "same*", "pHolm"} <= headings
+        for heading in headings:
+            assert f"`{heading.removesuffix(' [95% CI]')}" in self.text, heading
+
+    @pytest.mark.parametrize(
+        "quoted",
+        [
+            "no ceiling is known to cut infra-errors enough",
+            "the score moves: 3x has fewer infra-errors, and is not the same benchmark",
+            "inconclusive; best candidate 3x",
+            "calibrated: 3x instead of 1x",
+            "tasks that move",
+            "tasks that flip",
+            "none shown",
+            "no trend of pass shown",
+        ],
+    )
+    def test_what_is_quoted_is_printed(self, quoted: str) -> None:
+        same = {
+            name: tasks(60, lambda n, cell=cell: cell if n < 10 else (20,) if n < 40 else (0, 20))  # type: ignore[misc]
+            for name, cell in (("1x", (15, 4, 1)), ("3x", (16, 4)))
+        }
+        runs = (
+            run_of(simulated_counts()),
+            run_of({"a": same}),
+            run_of({"a": MOVED}, design={"margin": 0.01}),
+            run_of({"a": {name: tasks(3, lambda _: (1,)) for name in ("1x", "3x", "uncapped")}}),
+            run_of(large_counts(8, 3)),
+        )
+        assert f"`{quoted}" in self.text
+        printed = " ".join(map(summary, runs))
+        assert quoted in printed
+
+    def test_the_bound_of_clean_trials_is_the_printed_one(self) -> None:
+        counts: Counts = {"a": {name: tasks(8, lambda _: (2, 1)) for name in ("1x", "3x")}}
+        assert "0 of 24, at most 13.8%" in summary(run_of(counts), 160)
+        assert "`0 of 24, at most 13.8%`" in self.text
