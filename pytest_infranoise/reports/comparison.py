@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_infranoise.comparing import PairedGap
 from pytest_infranoise.comparing import RunComparison
 from pytest_infranoise.comparing import ScoreComparison
+from pytest_infranoise.paired_gaps import PairedGap
 from pytest_infranoise.reports.layout import SMALLEST_WIDTH
 from pytest_infranoise.reports.layout import tabulated
 from pytest_infranoise.reports.text import Column
