@@ -15,6 +15,13 @@ _HOST_FACTS = ("cpus", "memory", "cgroup_version", "version", "kernel", "storage
 
 def allowance(a: Run, b: Run, config_a: str, config_b: str) -> tuple[Configs, str]:
     """Return how much infrastructure a gap between two runs under these configs may hold, and why."""
+    known, why = _by_configs(a, b, config_a, config_b)
+    if known in ("uncapped", "undocumented") or all(run.meta.get("engine") for run in (a, b)):
+        return known, why
+    return "undocumented", f"{why}, and a run does not tell its host"
+
+
+def _by_configs(a: Run, b: Run, config_a: str, config_b: str) -> tuple[Configs, str]:
     rules = (_rule(a, config_a), _rule(b, config_b))
     if None in rules:
         return "undocumented", "a run does not state its configs"
@@ -24,6 +31,8 @@ def allowance(a: Run, b: Run, config_a: str, config_b: str) -> tuple[Configs, st
     if any(first.get(resource) != second.get(resource) for resource in ("cpus", "memory")):
         return _by_ceilings(first, second)
     engine_a, engine_b = a.meta.get("engine") or {}, b.meta.get("engine") or {}
+    if not (engine_a and engine_b):
+        return "undocumented", "same config, but a run does not tell its host"
     facts = [fact for fact in _HOST_FACTS if engine_a.get(fact) != engine_b.get(fact)]
     if facts:
         return "documented", f"same config, but hosts differ in {', '.join(facts)}"

@@ -15,19 +15,16 @@ from itertools import product
 from pytest_infranoise.allowance import allowance
 from pytest_infranoise.analysis import analyse
 from pytest_infranoise.journal import Run
+from pytest_infranoise.paired_gaps import PairedGap
+from pytest_infranoise.paired_gaps import paired_gap
 from pytest_infranoise.results import AgentResult
 from pytest_infranoise.results import Cell
 from pytest_infranoise.results import ConfigResult
-from pytest_infranoise.stats.deltas import Delta
-from pytest_infranoise.stats.deltas import delta_paired
 from pytest_infranoise.stats.gaps import ALLOWANCE
 from pytest_infranoise.stats.gaps import Configs
 from pytest_infranoise.stats.gaps import Gap
-from pytest_infranoise.stats.gaps import cv_bias
 from pytest_infranoise.stats.gaps import gap_verdict
 from pytest_infranoise.stats.gaps import published_se
-from pytest_infranoise.stats.rates import Interval
-from pytest_infranoise.stats.rates import mean_rate
 
 
 class CannotCompare(Exception):
@@ -89,40 +86,12 @@ def compare_scores(
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One agent under one config of one run, on the tasks that are compared; rates as proportions."""
-
-    agent: str
-    config: str
-    score: float
-    infra_rate: float
-    samples: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class PairedGap:
-    """One comparison: B minus A, paired by task.
-
-    ``interval`` has the level at which the verdict was made. ``allowance`` says why the gap may hold so much
-    infrastructure. ``infra`` is the change of the infra-error rate.
-    """
-
-    a: Side
-    b: Side
-    tasks: int
-    delta: Delta
-    interval: Interval
-    infra: Delta
-    allowance: str
-    gap: Gap
-
-
-@dataclass(frozen=True, slots=True)
 class RunComparison:
     """Two runs on their common tasks.
 
     ``changed`` are tasks of both runs whose content differs, or changed within a run; ``only_a`` and ``only_b``
     have records in one run alone. ``level`` is the confidence level of every single interval.
+    ``cut_short`` has the sides (``A``, ``B``) that are not an estimate.
     """
 
     run_a: str
@@ -135,6 +104,7 @@ class RunComparison:
     alpha: float
     level: float
     notes: tuple[str, ...]
+    cut_short: tuple[str, ...] = ()
 
 
 def compare_runs(
@@ -166,7 +136,7 @@ def compare_runs(
         pair
         for zero_agent, zero, one_agent, one in matched
         if (
-            pair := _pair(
+            pair := paired_gap(
                 common,
                 (zero_agent.label, zero),
                 (one_agent.label, one),
@@ -191,6 +161,7 @@ def compare_runs(
         alpha=alpha,
         level=level,
         notes=tuple(_notes(a, b, pairs)),
+        cut_short=tuple(side for side, run in (("A", a), ("B", b)) if analyse(run).cut_short),
     )
 
 
@@ -253,80 +224,6 @@ def _configs(
     if not same and len(zero) == len(one) == 1:
         same = [(zero[0], one[0])]
     yield from same
-
-
-def _pair(
-    tasks: Sequence[str],
-    a: tuple[str, ConfigResult],
-    b: tuple[str, ConfigResult],
-    allowed: tuple[Configs, str],
-    level: float,
-) -> PairedGap | None:
-    cells_a, cells_b = _cells(tasks, a[1]), _cells(tasks, b[1])
-    both = [(zero, one) for zero, one in zip(cells_a, cells_b, strict=True) if zero.recorded and one.recorded]
-    if not both:
-        return None
-    zeros, ones = [zero for zero, _ in both], [one for _, one in both]
-    delta = delta_paired(
-        [cell.passes for cell in ones],
-        [cell.recorded for cell in ones],
-        [cell.passes for cell in zeros],
-        [cell.recorded for cell in zeros],
-        conf=level,
-    )
-    infra = delta_paired(
-        [cell.infra for cell in ones],
-        [cell.recorded for cell in ones],
-        [cell.infra for cell in zeros],
-        [cell.recorded for cell in zeros],
-        conf=level,
-    )
-    side_a, side_b = _side(a[0], a[1].config, zeros), _side(b[0], b[1].config, ones)
-    interval = _interval(delta)
-    return PairedGap(
-        a=side_a,
-        b=side_b,
-        tasks=len(both),
-        delta=delta,
-        interval=interval,
-        infra=infra,
-        allowance=allowed[1],
-        gap=_gap(side_a, side_b, interval, allowed[0], 1.0 - level),
-    )
-
-
-def _cells(tasks: Sequence[str], result: ConfigResult) -> list[Cell]:
-    return [result.cells.get(task, Cell()) for task in tasks]
-
-
-def _side(agent: str, config: str, cells: Sequence[Cell]) -> Side:
-    trials = [cell.recorded for cell in cells]
-    return Side(
-        agent=agent,
-        config=config,
-        score=mean_rate([cell.passes for cell in cells], trials),
-        infra_rate=mean_rate([cell.infra for cell in cells], trials),
-        samples=(min(trials), max(trials)),
-    )
-
-
-def _interval(delta: Delta) -> Interval:
-    """Return the interval; with few trials the exact p is the better judge, and 0 is in it where that says so."""
-    if delta.guarded and delta.p > 1.0 - delta.conf:
-        return delta.ci.hull(Interval(0.0, 0.0))
-    return delta.ci
-
-
-def _gap(a: Side, b: Side, interval: Interval, configs: Configs, alpha: float) -> Gap:
-    """Judge a gap by the end of its interval that is nearer to 0, where t and the small-data guard are in.
-
-    That width goes into the bias-aware rule as the standard error that would have given it.
-    """
-    est = b.score - a.score
-    reach = est - interval.lo if est >= 0 else interval.hi - est
-    # A hair more, so that an interval that ends at 0 exactly is no finding after rounding.
-    se = max(reach * (1.0 + 1e-9), 1e-12) / cv_bias(0.0, alpha)
-    return gap_verdict(b.score, a.score, 1, 1, configs=configs, se=se, alpha=alpha)
 
 
 def _notes(a: Run, b: Run, pairs: Sequence[PairedGap]) -> Iterator[str]:

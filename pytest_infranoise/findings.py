@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from typing import Literal
 
 if TYPE_CHECKING:
     from pytest_infranoise.results import Cell
@@ -71,10 +72,17 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """What more samples would show; per task and config, at 80 % power, None where it cannot be told.
+    """What more data would show, at 80 % power; None where no number does, or none can be told.
+
+    ``counts`` says what the numbers count: ``samples`` per task and config, or, where intervals are about tasks
+    like these, ``tasks`` with as many samples as now, because more samples of the same tasks hardly help there.
 
     Args:
-        variance: mean p(1-p) of one trial given its task, that everything here is computed from.
+        counts: ``samples`` or ``tasks``.
+        few: the delta is under the small-data guard, so that no standard error is to be planned from: no number of
+            samples or tasks is told.
+        variance: mean p(1-p) of one trial given its task, that everything here is computed from; None where numbers
+            count tasks.
         tasks: tasks in the comparison.
         samples: recorded samples per task now, the harmonic mean over tasks of baseline and other configs.
         detectable: the smallest score difference that would be detected with these samples.
@@ -82,12 +90,15 @@ class Planner:
         for_margin: samples to show the score equal within the margin if ``delta`` is true.
         for_five: the same for a margin of 5 points.
         for_margin_if_zero: samples to show it if the score does not move at all.
-        near_spec: tasks whose memory came near the spec in some trial: the only ones that a ceiling can reach.
+        near_spec: tasks that came near their spec in some trial or whose records cannot tell: the only ones that a
+            ceiling can have reached. None where those are all, and where numbers count tasks.
         for_margin_near: samples when only those are run again, the others standing as they are.
         for_five_near: the same for a margin of 5 points.
     """
 
-    variance: float
+    counts: Literal["samples", "tasks"]
+    few: bool
+    variance: float | None
     tasks: int
     samples: float
     detectable: float | None
@@ -103,7 +114,11 @@ class Planner:
 
 @dataclass(frozen=True, slots=True)
 class Mover:
-    """A task whose pass rate differs between baseline and top config.
+    """A task whose pass rate was looked at from one config to another.
+
+    ``before`` and ``after`` are these two, and ``cells`` all configs from one to the other, by rising ceiling where
+    a trend is the detector. ``rising`` is the direction that was tested; over many configs it need not be that of
+    ``delta``, which is after minus before.
 
     ``p_adjusted`` allows for all tasks by their false discovery rate, None when this task could not have been
     found (it cannot with fewer than five samples). ``found``: it is at most 10 %. ``shrunk`` and ``wrong_sign`` are
@@ -114,6 +129,8 @@ class Mover:
     task: str
     before: Cell
     after: Cell
+    cells: tuple[Cell, ...]
+    rising: bool
     delta: float
     p_adjusted: float | None
     found: bool
@@ -124,6 +141,8 @@ class Mover:
 @dataclass(frozen=True, slots=True)
 class Movers:
     """Tasks that move between ``baseline`` and ``top``, found by a trend over all configs where they are a chain.
+
+    For a trend these two are the ends of the chain, wherever the baseline of the deltas stands in it.
 
     ``tasks`` were looked at and ``testable`` of them could have been found at all; none means too few samples.
     ``found`` goes by size of the change, ``watch`` has those with ``wrong_sign`` below .05 that were not found.

@@ -21,6 +21,7 @@ from pytest_infranoise.reports.text import interval_text
 from pytest_infranoise.reports.text import level
 from pytest_infranoise.reports.text import listed
 from pytest_infranoise.reports.text import margin_text
+from pytest_infranoise.reports.text import p_words
 from pytest_infranoise.reports.text import percent_down
 from pytest_infranoise.reports.text import percent_up
 from pytest_infranoise.reports.text import plural
@@ -187,9 +188,9 @@ def _delta_holds(gate: Gate, analysis: Analysis, comparison: Comparison | None) 
     # How far the estimate has to be from the threshold, with as much noise as there is.
     needed = float(gate.threshold) - (end - value)
     if abs(needed) > 1:
-        return False, f"{text}; so few trials cannot show it, whatever their outcome"
+        return False, f"{text}; so few {_sampled(analysis)} cannot show it, whatever their outcome"
     side = "from" if upward else "up to"
-    return False, f"{text}; with so many trials it is shown {side} about {points(needed)}"
+    return False, f"{text}; with so many {_sampled(analysis)} it is shown {side} about {points(needed)}"
 
 
 def _equivalence_holds(gate: Gate, analysis: Analysis, comparison: Comparison | None) -> tuple[bool, str]:
@@ -205,7 +206,15 @@ def _equivalence_holds(gate: Gate, analysis: Analysis, comparison: Comparison | 
     least = (found.interval.hi - found.interval.lo) / 2
     if found.shown or least < found.margin:
         return found.shown, text
-    return False, f"{text}; so few trials show none below about {plus_minus(min(least, 1.0))}, even with d = 0"
+    return (
+        False,
+        f"{text}; so few {_sampled(analysis)} show none below about {plus_minus(min(least, 1.0))}, even with d = 0",
+    )
+
+
+def _sampled(analysis: Analysis) -> str:
+    """Return what more of would narrow an interval."""
+    return "tasks" if analysis.design.target == "population" else "trials"
 
 
 def _nothing_common(gate: Gate) -> str:
@@ -239,8 +248,10 @@ def _calibration_holds(gate: Gate, analysis: Analysis, agent: AgentResult) -> tu
     if comparison is None or comparison.equivalence is None or comparison.score.value is None:
         return False, f"{found.status}: best candidate {found.candidate}"
     if found.status == "score-moves":
-        moved = f"{points(comparison.score.value)}, {level(analysis.design.conf)} CI"
-        return False, f"the score moves under {found.candidate}: {moved} {interval_text(comparison.score.interval)}"
+        delta, design = comparison.score, analysis.design
+        moved = f"{points(comparison.score.value)}, {level(design.conf)} CI {interval_text(delta.interval)}"
+        much = "; by how much is not shown" if delta.size_unknown(design.alpha) else ""
+        return False, f"the score moves under {found.candidate}: {moved}, {p_words(delta.p)}{much}"
     within = f"shown the same within {plus_minus(min(comparison.equivalence.smallest, 1.0))}"
     margin = margin_text(analysis.design.margin)
     return False, f"{found.status}: best candidate {found.candidate}, {within}, not {margin}"

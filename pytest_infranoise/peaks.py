@@ -9,11 +9,12 @@ a second: a need is a lower bound, and a short spike may be missing.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from typing import NamedTuple
 
-from pytest_infranoise.analysis.conclusions import NEAR_SPEC
 from pytest_infranoise.journal import Run
 from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Flag
@@ -21,6 +22,8 @@ from pytest_infranoise.model import Record
 from pytest_infranoise.model import TrialKey
 from pytest_infranoise.model import Verdict
 
+# A trial that never used this share of its recommended memory cannot respond to a ceiling.
+NEAR_SPEC = 0.8
 # The kernel kills a little below the limit, because it charges pages in batches.
 _CEILING_REACHED = 0.98
 
@@ -75,6 +78,34 @@ class TrialUsage:
         if self.verdict is Verdict.INFRA_ERROR or (self.peak is None and self.need is None):
             return None
         return None if self.need is None and self.peak is not None and self.peak >= limit else False
+
+
+class NearSpec(NamedTuple):
+    """Tasks that a ceiling at or above the spec can have acted on, and those whose records cannot tell."""
+
+    tasks: frozenset[str]
+    unknown: frozenset[str]
+
+    @property
+    def rerun(self) -> frozenset[str]:
+        """Tasks that have to be run again to know what a ceiling does: all but the others."""
+        return self.tasks | self.unknown
+
+
+def near_spec(trials: Iterable[TrialUsage], missing: Iterable[TrialKey]) -> NearSpec:
+    """Return which tasks came near their spec in any of ``trials``, in memory or by lack of CPU or time.
+
+    ``missing``: planned trials without a record, which cannot tell.
+    """
+    near, unknown = set[str](), {key.task for key in missing}
+    for trial in trials:
+        verdict = trial.near_spec()
+        # More cores than a throttled or late trial had could have changed it, whatever its memory.
+        if verdict or trial.starved or trial.timed_out:
+            near.add(trial.key.task)
+        elif verdict is None:
+            unknown.add(trial.key.task)
+    return NearSpec(frozenset(near), frozenset(unknown - near))
 
 
 def usages(run: Run) -> tuple[TrialUsage, ...]:

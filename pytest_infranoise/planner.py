@@ -6,13 +6,13 @@ either a usual value, or what an earlier run showed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace
 
 from pytest_infranoise.analysis import analyse
 from pytest_infranoise.journal import Run
+from pytest_infranoise.peaks import near_spec
 from pytest_infranoise.peaks import usages
 from pytest_infranoise.results import AgentResult
 from pytest_infranoise.stats.gaps import USUAL_ICC
@@ -153,19 +153,9 @@ def _variance(agent: AgentResult, tasks: frozenset[str] | None) -> Variance | No
 
 def near_spec_of(run: Run, fallback: Variance) -> NearSpec:
     """Return how many tasks of a run came near their spec, in memory or by lack of CPU, under any config."""
-    near, unknown = Counter[str](), Counter[str]()
-    for usage in usages(run):
-        verdict = usage.near_spec()
-        # More cores than a throttled or late trial had could have changed it, whatever its memory.
-        if verdict or usage.starved or usage.timed_out:
-            near[usage.key.task] += 1
-        elif verdict is None:
-            unknown[usage.key.task] += 1
-    missing = {key.task for key in run.missing}
-    unsure = ({*unknown} | missing) - near.keys()
-    rerun = frozenset(near) | unsure
-    variance = (measured_variance(run, rerun) if rerun else None) or fallback
-    return NearSpec(len(near), len(unsure), f"run {run.meta.get('run', run.path.name)}", variance)
+    found = near_spec(usages(run), run.missing)
+    variance = (measured_variance(run, found.rerun) if found.rerun else None) or fallback
+    return NearSpec(len(found.tasks), len(found.unknown), f"run {run.meta.get('run', run.path.name)}", variance)
 
 
 def make_plan(

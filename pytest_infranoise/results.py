@@ -247,6 +247,10 @@ class Delta:
     df: float | None = None
     p_exact: float | None = None
 
+    def size_unknown(self, alpha: float) -> bool:
+        """Whether p shows a change and the interval, widened for few data, does not show how large it is."""
+        return self.p is not None and self.p <= alpha and self.interval.lo <= 0 <= self.interval.hi
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -287,6 +291,7 @@ class AgentResult:
     ``chain`` are the configs that have records by rising ceilings, None when they are no chain; then there is no
     trend and no calibration, and ``no_chain`` says why. ``trends`` also need three configs, ``calibration`` a
     baseline with a config above it. ``planner``, ``movers`` and ``drift`` are None where nothing can be told.
+    ``top`` is the highest ceiling above the baseline, else the last config, with records.
     """
 
     agent: str
@@ -301,6 +306,7 @@ class AgentResult:
     planner: Planner | None
     movers: Movers | None
     drift: Drift | None
+    top: str | None = None
 
     @property
     def label(self) -> str:

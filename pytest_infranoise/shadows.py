@@ -15,7 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from pytest_infranoise.analysis.deltas import rate
 from pytest_infranoise.peaks import TrialUsage
+from pytest_infranoise.results import Design
+from pytest_infranoise.results import Rate
 from pytest_infranoise.stats.counts import Target
 from pytest_infranoise.stats.deltas import Delta
 from pytest_infranoise.stats.deltas import delta_paired
@@ -36,7 +39,7 @@ class Check:
     """
 
     config: str
-    killed: float
+    killed: Rate
     score: float
     kills: Delta
     passes: Delta
@@ -56,7 +59,7 @@ class Forecast:
     """
 
     label: str
-    killed: float
+    killed: Rate
     score: float
     interval: Interval
     loss: float
@@ -209,7 +212,7 @@ class _Shadow:
         survived, numbers = self._counts(trials, {trial: trial.passed and not over[trial] for trial in trials})
         return Forecast(
             label=label,
-            killed=found.exceeding,
+            killed=self._rate(trials, over),
             score=mean_rate(survived, numbers),
             interval=rate_ci(survived, numbers, self._target, self._conf),
             loss=found.loss,
@@ -228,7 +231,7 @@ class _Shadow:
         passes = self._delta(tasks, (real, {trial: trial.passed for trial in real}), (trials, survived))
         return Check(
             config=config,
-            killed=mean_rate(*self._counts(real, {trial: trial.own_kill for trial in real})),
+            killed=self._rate(real, {trial: trial.own_kill for trial in real}),
             score=mean_rate(*self._counts(real, {trial: trial.passed for trial in real})),
             kills=kills,
             passes=passes,
@@ -243,6 +246,9 @@ class _Shadow:
         x1, n1 = self._counts(*one, tasks=tasks)
         x0, n0 = self._counts(*zero, tasks=tasks)
         return delta_paired(x1, n1, x0, n0, self._check_conf, self._target)
+
+    def _rate(self, trials: Sequence[TrialUsage], flags: Mapping[TrialUsage, bool]) -> Rate:
+        return rate(*self._counts(trials, flags), Design(alpha=1 - self._conf, target=self._target))
 
     @staticmethod
     def _counts(

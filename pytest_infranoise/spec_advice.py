@@ -115,6 +115,24 @@ def advise(
     return tuple(_task(by_task[task], chosen, host_cpus) for task in sorted(by_task))
 
 
+def above(advice: Iterable[TaskAdvice], trials: Iterable[TrialUsage], chosen: str | None) -> tuple[str, ...]:
+    """Return the tasks whose recommended ceiling is above the one that they ran under in the config ``chosen``."""
+    by_task: dict[str, list[TrialUsage]] = {}
+    for trial in trials:
+        if trial.key.config == chosen:
+            by_task.setdefault(trial.key.task, []).append(trial)
+    found = []
+    for task in advice:
+        group = by_task.get(task.task, [])
+        memory = max((trial.memory_ceiling for trial in group if trial.memory_ceiling), default=math.inf)
+        cpus = max((trial.cpus_ceiling for trial in group if trial.cpus_ceiling), default=math.inf)
+        if (task.memory_ceiling.value or 0) > memory + _PAGE or (
+            task.cpus_ceiling.value or 0
+        ) > cpus + _CPU_ROUNDING:
+            found.append(task.task)
+    return tuple(found)
+
+
 def _memory(trial: TrialUsage) -> float | None:
     return trial.memory_ceiling
 

@@ -60,6 +60,7 @@ def meta_of(planned: Sequence[TrialKey], **changes: Any) -> dict[str, Any]:
         "samples": max((place.sample + 1 for place in planned), default=0),
         "seed": 7,
         "gates": [],
+        "design": {"margin": 0.03, "alpha": 0.05, "min_cut": 0.5, "target": "benchmark"},
         "pass_threshold": 1.0,
         "enforcement": "memory and CPU ceilings read back from cgroup v1 files on the host for 36 of 36 trials",
         "finished": "2026-01-31T23:59:59+00:00",

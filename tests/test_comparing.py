@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from pytest_infranoise.comparing import RunComparison
 from pytest_infranoise.comparing import compare_runs
 from pytest_infranoise.comparing import compare_scores
 from pytest_infranoise.journal import Run
+from pytest_infranoise.reports.comparison import render_runs
 from pytest_infranoise.stats.gaps import ALLOWANCE
 from pytest_infranoise.stats.gaps import published_se
 from tests.builders import Counts
@@ -164,7 +166,9 @@ class TestRuns:
             ("1x", "1x", {}, 0.0),
             ("1x", "1x", {"workers": 9}, 0.02),
             ("1x", "1x", {"engine": {**ENGINE, "cpus": 64.0}}, 0.02),
-            ("1x", "1x", {"engine": None}, 0.02),
+            ("1x", "1x", {"engine": None}, 0.03),
+            ("1x", "3x", {"engine": None}, 0.03),
+            ("1x", "5x", {"engine": None}, 0.06),
             ("1x", "1x", {"configs": []}, 0.03),
             ("1x", "3x", {}, 0.02),
             ("1x", "5x", {}, 0.06),
@@ -203,6 +207,42 @@ class TestRuns:
         assert pair.gap.verdict == "within sampling noise"
         assert pair.interval.lo <= 0 <= pair.interval.hi
 
+    @pytest.mark.parametrize(
+        ("changes", "verdict"),
+        [({}, "distinguishable"), ({"workers": 9}, "beyond noise but explainable by infrastructure")],
+    )
+    def test_a_change_that_is_exact_is_no_noise_though_its_interval_holds_0(
+        self, changes: dict[str, Any], verdict: str
+    ) -> None:
+        before, after = ({f"t{n:02}": (10,) if n < ok else (0, 10) for n in range(20)} for ok in (9, 10))
+        found = compare_runs(made({"a": {"1x": before}}), made({"a": {"1x": after}}, **changes))
+        (pair,) = found.pairs
+        assert pair.delta.p < 1e-4
+        assert pair.interval.lo < 0 < pair.interval.hi
+        assert (pair.size_unknown, pair.gap.verdict) == (True, verdict)
+        text = " ".join(" ".join(render_runs(found, 80)).split())
+        assert "A change is shown (exact p < .0001), its size is not: so few trials leave [-4.7, +14.6]." in text
+        assert "A small p beside an interval that holds 0 shows that something changed" in text
+        assert "Sampling alone explains" not in text
+
+    def test_no_infra_error_is_no_rate_of_0(self) -> None:
+        found = compare_runs(made({"a": {"1x": table(1)}}), made({"a": {"1x": table(4)}}))
+        text = "\n".join(render_runs(found, 120))
+        assert text.count("0 of 100, <=3.7%") == 2
+        assert not re.search(r"\b0\.0$", text, re.MULTILINE)
+
+    def test_a_run_that_is_no_estimate_gets_no_verdict(self) -> None:
+        cut = made({"a": {"1x": table(1)}}, cut_short="-x stopped it")
+        text = "\n".join(render_runs(compare_runs(cut, made({"a": {"1x": table(4)}})), 200))
+        assert "1x: no verdict, A is not an estimate; by what was recorded distinguishable." in text
+        text = "\n".join(render_runs(compare_runs(cut, replace(cut, path=Path("other"))), 200))
+        assert "1x: no verdict, A and B are not an estimate; by what was recorded within sampling noise." in text
+
+    def test_two_runs_that_say_nothing_of_their_hosts_are_not_the_same_kind(self) -> None:
+        dark = [made({"x": {"1x": table(2)}}, engine=engine) for engine in (None, dict[str, Any]())]
+        (pair,) = compare_runs(*dark).pairs
+        assert (pair.gap.bias, pair.allowance) == (0.03, "same config, but a run does not tell its host")
+
     def test_the_verdict_is_the_interval_s(self) -> None:
         runs = [
             run_of_records(world(30, 4, ("1x", "3x"), seed=seed, lift={"3x": lift}))
@@ -221,5 +261,8 @@ class TestRuns:
         except CannotCompare:
             return
         assert all(0 <= pair.a.score <= 1 and pair.tasks for pair in found.pairs)
+        for pair in found.pairs:
+            if pair.gap.verdict == "within sampling noise":
+                assert pair.delta.p > 1 - found.level
         back = compare_runs(made(b), made(a))
         assert sorted(verdicts(back)) == sorted(verdicts(found))

@@ -34,7 +34,7 @@ def test_passes_above_a_ceiling_are_lost() -> None:
     ]
     (found,) = tables(records)
     assert (found.source, found.trials, found.score) == ("uncapped", 8, 0.75)
-    rows = {row.label: (row.killed, row.score, row.tasks) for row in found.forecasts}
+    rows = {row.label: (row.killed.value, row.score, row.tasks) for row in found.forecasts}
     assert rows == {
         "1x": (0.5, 0.5, 2),
         "1.5x": (0.375, 0.625, 2),
@@ -59,7 +59,7 @@ def test_a_kill_at_the_source_s_ceiling_is_one_at_every_lower_one() -> None:
     records = [killed(key("a", "3x", 0)), trial(key("a", "3x", 1), need=0.5)]
     (found,) = tables(records)
     assert found.killed == 1
-    assert {row.killed for row in found.forecasts} == {0.5}
+    assert {row.killed.value for row in found.forecasts} == {0.5}
 
 
 def test_trials_without_a_sample_are_left_out_and_counted() -> None:
@@ -84,14 +84,14 @@ def test_a_world_that_keeps_the_assumption_is_not_contradicted() -> None:
     assert not any(check.off for check in checks.values())
     for row in found.forecasts:
         if row.check is not None:
-            assert row.killed == pytest.approx(row.check.killed, abs=0.05)
+            assert row.killed.value == pytest.approx(row.check.killed.value, abs=0.05)
 
 
 def test_agents_that_adapt_contradict_it() -> None:
     (found,) = tables(world(40, 5, adapts=True))
     checks = [row.check for row in found.forecasts if row.check is not None]
     assert all(check.off for check in checks)
-    assert all(check.killed == 0 for check in checks)
+    assert all(check.killed.value == 0 for check in checks)
 
 
 def test_chance_alone_seldom_contradicts() -> None:
@@ -114,6 +114,6 @@ def test_a_ceiling_in_bytes_is_its_own_row() -> None:
     capped = replace(capped, key=key("a", "own", 0), details={**capped.details, "limits": {"memory": 1.6 * SPEC}})
     records = [capped, trial(key("a", "uncapped", 0), need=1.8)]
     (found,) = tables(records, configs=[named, config_meta("uncapped")])
-    rows = {row.label: row.killed for row in found.forecasts}
+    rows = {row.label: row.killed.value for row in found.forecasts}
     assert list(rows) == ["1x", "1.5x", "own", "2x", "3x", "5x"]
     assert (rows["own"], rows["2x"]) == (1.0, 0.0)

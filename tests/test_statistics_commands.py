@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -21,7 +22,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from pytest_infranoise.cli import main
+from pytest_infranoise.journal import Run
+from pytest_infranoise.model import Flag
+from pytest_infranoise.model import TrialKey
 from tests.builders import key
+from tests.builders import run_of
+from tests.builders import write_run
+from tests.measured import SPEC
+from tests.measured import details
 from tests.measured import run_with
 from tests.measured import trial
 from tests.measured import world
@@ -95,6 +103,23 @@ def test_no_line_is_too_long_and_all_is_ascii(runs: Path, name: str, columns: in
 
 
 class TestMistakes:
+    @pytest.mark.parametrize(
+        "args",
+        [
+            ["plan", "--tasks", "0"],
+            ["plan", "--tasks", "many"],
+            ["plan", "--no-such-option"],
+            ["compare", "44.1"],
+            ["compare", "44.1", "46", "--configs", "good"],
+            ["calibrate", "a", "b"],
+        ],
+    )
+    def test_wrong_options_are_one_line_too(self, args: list[str]) -> None:
+        result = infranoise(*args)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith("Error: ")
+        assert len(result.stderr.splitlines()) == 1
+
     @pytest.mark.parametrize(
         ("args", "complaint"),
         [
@@ -208,6 +233,11 @@ class TestPlan:
         result = infranoise("plan", "--tasks", "1", "--margin", "0.0001", "--configs", "9")
         assert result.exit_code == 0
 
+    def test_no_difference_is_larger_than_100_points(self) -> None:
+        text = infranoise("plan", "--tasks", "1").stdout
+        assert re.search(r"^ +1 +none +none$", text, re.MULTILINE)
+        assert not re.search(r"\d{3}\.\dpp", text)
+
 
 class TestCompare:
     def test_a_directory_that_is_named_like_a_score(self, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,6 +277,13 @@ class TestCalibrate:
         assert "SHADOW CEILINGS none: no trial has a sample of memory" in text
         assert "floors and ceilings of 12 tasks, 0 complete" in text
 
+    def test_a_forecast_that_fits_is_not_called_equal_and_no_kill_is_no_rate_of_0(self, runs: Path) -> None:
+        text = infranoise("calibrate", OLD, "--run-dir", str(runs), columns=120).stdout
+        assert "fits: no difference beyond noise was seen, which does not show that there is none" in text
+        shadows = text[text.index("SHADOW CEILINGS") :]
+        assert re.search(r"^  5x +0 of \d+, <=[\d.]+% ", shadows, re.MULTILINE)
+        assert not re.search(r"^  \S+ +0\.0 ", shadows, re.MULTILINE)
+
 
 class TestWriteSpec:
     def test_it_writes_says_what_is_blank_and_keeps_what_is_there(self, runs: Path, tmp_path: Path) -> None:
@@ -262,6 +299,59 @@ class TestWriteSpec:
         assert (again.exit_code, again.stdout) == (2, "")
         assert "exists already" in again.stderr
         assert infranoise(*args, "--force").exit_code == 0
+
+    def written(self, tmp_path: Path, run: Run) -> str:
+        path = write_run(run, tmp_path)
+        target = tmp_path / "spec.json"
+        result = infranoise("calibrate", str(path), "--write-spec", str(target), columns=300)
+        assert result.exit_code == 0
+        return result.stdout[result.stdout.index("written:") :]
+
+    @staticmethod
+    def tasks(hungry: tuple[int, ...], passing: int = 40) -> dict[str, tuple[int, ...]]:
+        ends = {n: hungry if n < 10 else (20,) if n < passing else (0, 20) for n in range(60)}
+        return {f"t{n:02}": ends[n] for n in range(60)}
+
+    def test_a_ceiling_that_one_agent_picked_is_not_calibrated_for_the_other(self, tmp_path: Path) -> None:
+        a = {"1x": (15, 4, 1), "3x": (16, 4), "5x": (16, 4)}
+        b = {"1x": (14, 4, 2), "3x": (14, 4, 2), "5x": (15, 5)}
+        counts = {
+            "a": {name: self.tasks(cell, 50 if name == "5x" else 40) for name, cell in a.items()},
+            "b": {name: self.tasks(cell) for name, cell in b.items()},
+        }
+        text = self.written(tmp_path, run_of(counts, run=OLD))
+        assert "not calibrated: these ceilings are what killed nothing; they are from 5x, and the score is" in text
+        assert "shown to stay for a under 3x, for b under 5x only" in text
+
+    def test_a_ceiling_that_both_picked_is(self, tmp_path: Path) -> None:
+        cells = {"1x": (15, 4, 1), "3x": (16, 4)}
+        counts = {agent: {name: self.tasks(cell) for name, cell in cells.items()} for agent in ("a", "b")}
+        assert "not calibrated" not in self.written(tmp_path, run_of(counts, run=OLD))
+
+    def test_a_score_that_moves_was_shown_to(self, tmp_path: Path) -> None:
+        counts = {"a": {"1x": self.tasks((15, 4, 1)), "3x": self.tasks((16, 4), 50)}}
+        text = self.written(tmp_path, run_of(counts, run=OLD))
+        assert (
+            "not calibrated: these ceilings are what killed nothing; the score was shown to move under 3x" in text
+        )
+
+    def test_a_task_whose_ceiling_is_above_the_pick_was_not_tested(self, tmp_path: Path) -> None:
+        counts = {
+            "a": {"1x": self.tasks((15, 4, 1)), "3x": self.tasks((16, 4)), "5x": self.tasks((16, 4))},
+        }
+        changed: dict[TrialKey, dict[str, Any]] = {
+            key(task, config, sample, "a"): {"details": details(config, 2.9 if task in ("t00", "t59") else 0.5)}
+            for config in counts["a"]
+            for task in counts["a"]["1x"]
+            for sample in range(20)
+        }
+        # Twice survived, and yet killed at the ceiling of the pick.
+        for task in ("t00", "t59"):
+            place = key(task, "3x", 1, "a")
+            changed[place] = {**changed[place], "flags": (Flag.OOM_KILLS,), "peak_memory": 3 * SPEC}
+        text = self.written(tmp_path, run_of(counts, changed, run=OLD))
+        assert "not calibrated" not in text
+        assert "a ceiling above that of 3x for 2 tasks (t00, t59): no part of what was tested" in text
 
     def test_a_run_cut_short_is_not_calibrated(self, tmp_path: Path) -> None:
         run_with(tmp_path, world(12, 4), run=OLD, cut_short="-x stopped it")

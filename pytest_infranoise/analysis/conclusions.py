@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from pytest_infranoise.findings import Movers
 from pytest_infranoise.findings import Planner
 from pytest_infranoise.findings import Trend
 from pytest_infranoise.findings import Trends
+from pytest_infranoise.results import Cell
 from pytest_infranoise.results import Comparison
 from pytest_infranoise.results import ConfigResult
 from pytest_infranoise.results import Design
@@ -28,7 +31,9 @@ from pytest_infranoise.stats.calibration import calibrate
 from pytest_infranoise.stats.counts import FloatArray
 from pytest_infranoise.stats.deltas import GUARD_LIMIT
 from pytest_infranoise.stats.planning import mde
+from pytest_infranoise.stats.planning import mde_of_tasks
 from pytest_infranoise.stats.planning import plan_k_tost
+from pytest_infranoise.stats.planning import plan_tasks_tost
 from pytest_infranoise.stats.rates import within_task_variance
 from pytest_infranoise.stats.trend import isotonic
 from pytest_infranoise.stats.trend import trend_exact_p
@@ -38,8 +43,6 @@ from pytest_infranoise.stats.trend import trend_stratified
 FDR = 0.10
 WRONG_SIGN = 0.05
 FIVE_POINTS = 0.05
-# A task that never used this share of its recommended memory cannot respond to a ceiling.
-NEAR_SPEC = 0.8
 _FEWEST_CONFIGS = 3
 # A single task that was run less often cannot be told from chance among others (statistics.md 2g and 8.11).
 FEWEST_SAMPLES = 5
@@ -121,46 +124,83 @@ def calibration(
 
 
 def planner(
-    zero: ConfigResult, comparison: Comparison, one: ConfigResult, near: tuple[str, ...] | None, design: Design
+    zero: ConfigResult, comparison: Comparison, one: ConfigResult, near: AbstractSet[str] | None, design: Design
 ) -> Planner | None:
-    """Return what more samples would show about ``comparison``; None when no variance is known.
+    """Return what more data would show about ``comparison``; None when nothing is known of its variation.
 
-    ``near`` are the tasks whose memory came near the spec, None when memory was not measured.
+    ``near`` are the tasks that a ceiling can have reached, None for all.
     """
     tasks = all_tasks((zero, one))
     base, other = columns(tasks, zero), columns(tasks, one)
     both = [place for place in range(len(tasks)) if base.trials[place] and other.trials[place]]
     variance = _variance(base.passes + other.passes, base.trials + other.trials)
-    delta = comparison.score.value
-    if variance is None or delta is None:
+    delta, se = comparison.score.value, comparison.score.se
+    by_tasks = design.target == "population"
+    if delta is None or (not comparison.score.guarded and (se if by_tasks else variance) is None):
         return None
-    samples = 2 * len(both) / sum(1 / base.trials[place] + 1 / other.trials[place] for place in both)
-    named = {tasks[place] for place in both}
-    close = None if near is None else tuple(task for task in near if task in named)
-    near_base, near_other = columns(close or (), zero), columns(close or (), one)
-    near_variance = _variance(near_base.passes + near_other.passes, near_base.trials + near_other.trials)
-
-    def needed(margin: float, true: float) -> int | None:
-        return plan_k_tost(margin, len(both), variance, true_delta=true, alpha=design.alpha)
-
-    def needed_near(margin: float) -> int | None:
-        if not close or near_variance is None:
-            return None
-        return plan_k_tost(
-            margin, len(both), near_variance, true_delta=delta, alpha=design.alpha, run_tasks=len(close)
-        )
-
-    return Planner(
-        variance=variance,
+    found = Planner(
+        counts="tasks" if by_tasks else "samples",
+        few=comparison.score.guarded,
+        variance=None if by_tasks else variance,
         tasks=len(both),
-        samples=samples,
-        detectable=finite(mde(len(both), samples, variance, alpha=design.alpha)),
+        samples=2 * len(both) / sum(1 / base.trials[place] + 1 / other.trials[place] for place in both),
+        detectable=None,
         config=one.config,
         delta=delta,
-        for_margin=needed(design.margin, delta),
-        for_five=needed(FIVE_POINTS, delta),
+        for_margin=None,
+        for_five=None,
+        for_margin_if_zero=None,
+        near_spec=None,
+        for_margin_near=None,
+        for_five_near=None,
+    )
+    if by_tasks:
+        return found if found.few or se is None else _more_tasks(found, se * math.sqrt(len(both)), design)
+    named = {tasks[place] for place in both}
+    close = None if near is None else tuple(task for task in sorted(near) if task in named)
+    if found.few:
+        return replace(found, near_spec=close)
+    near_base, near_other = columns(close or (), zero), columns(close or (), one)
+    near_variance = _variance(near_base.passes + near_other.passes, near_base.trials + near_other.trials)
+    return _more_samples(replace(found, near_spec=close), near_variance, design)
+
+
+def _more_tasks(found: Planner, sd: float, design: Design) -> Planner:
+    """Fill in how many tasks are needed; ``sd`` is that of the tasks' deltas."""
+
+    def needed(margin: float, true: float) -> int | None:
+        return plan_tasks_tost(margin, sd, true_delta=true, alpha=design.alpha)
+
+    return replace(
+        found,
+        detectable=finite(mde_of_tasks(found.tasks, sd, alpha=design.alpha)),
+        for_margin=needed(design.margin, found.delta),
+        for_five=needed(FIVE_POINTS, found.delta),
         for_margin_if_zero=needed(design.margin, 0.0),
-        near_spec=close,
+    )
+
+
+def _more_samples(found: Planner, near_variance: float | None, design: Design) -> Planner:
+    """Fill in how many samples are needed, of all tasks and of those near their spec."""
+    variance = found.variance or math.nan
+
+    def needed(margin: float, true: float) -> int | None:
+        return plan_k_tost(margin, found.tasks, variance, true_delta=true, alpha=design.alpha)
+
+    def needed_near(margin: float) -> int | None:
+        if not found.near_spec or near_variance is None:
+            return None
+        run_tasks = len(found.near_spec)
+        return plan_k_tost(
+            margin, found.tasks, near_variance, true_delta=found.delta, alpha=design.alpha, run_tasks=run_tasks
+        )
+
+    return replace(
+        found,
+        detectable=finite(mde(found.tasks, found.samples, variance, alpha=design.alpha)),
+        for_margin=needed(design.margin, found.delta),
+        for_five=needed(FIVE_POINTS, found.delta),
+        for_margin_if_zero=needed(design.margin, 0.0),
         for_margin_near=needed_near(design.margin),
         for_five_near=needed_near(FIVE_POINTS),
     )
@@ -171,50 +211,36 @@ def _variance(passes: Sequence[int], trials: Sequence[int]) -> float | None:
     return value if value > 0 and not math.isnan(value) else None
 
 
-def near_spec(results: Sequence[ConfigResult], specs: Mapping[str, int]) -> tuple[str, ...] | None:
-    """Return the tasks whose memory came near their spec in any config, or that were killed for memory.
-
-    None when memory was measured for fewer than all tasks: a task that nobody looked at may be near too.
-    """
-    near = []
-    for task in all_tasks(results):
-        usages = [result.usage.tasks[task] for result in results if task in result.usage.tasks]
-        if any(usage.kills for usage in usages):
-            near.append(task)
-            continue
-        # Page cache fills whatever there is, so what was sampled without it is the better witness.
-        used = [usage.anonymous if usage.anonymous is not None else usage.peak for usage in usages]
-        measured = [value for value in used if value is not None]
-        if task not in specs or not measured:
-            return None
-        if max(measured) >= NEAR_SPEC * specs[task]:
-            near.append(task)
-    return tuple(near)
-
-
 def movers(zero: ConfigResult, top: ConfigResult, chain: Sequence[ConfigResult]) -> Movers | None:
     """Return the tasks that move from the baseline to ``top``; None without a common task.
 
-    With a ``chain`` of three configs or more its trend is the detector.
+    With a ``chain`` of three configs or more its trend is the detector, and what is told goes from one of its ends
+    to the other: a direction from anywhere between would not be the one that was tested.
     """
-    tasks = all_tasks((zero, *chain, top))
-    base, other = columns(tasks, zero), columns(tasks, top)
+    by_trend = len(chain) >= _FEWEST_CONFIGS
+    path = list(chain) if by_trend else [zero, top]
+    tasks = all_tasks(path)
+    counts = [columns(tasks, result) for result in path]
+    base, other = counts[0], counts[-1]
     pairs = {flip.task: flip for flip in detectors.flips(other.passes, other.trials, base.passes, base.trials, FDR)}
     if not pairs:
         return None
-    by_trend = len(chain) >= _FEWEST_CONFIGS
     adjusted = {place: flip.p_adj for place, flip in pairs.items()}
+    rising = {place: flip.delta > 0 for place, flip in pairs.items()}
     if by_trend:
-        counts = [columns(tasks, result) for result in chain]
         table = np.array([c.passes for c in counts]).T, np.array([c.trials for c in counts]).T
-        adjusted = {flip.task: flip.p_adj for flip in detectors.trend_flips(*table, fdr=FDR) if flip.task in pairs}
+        found = [flip for flip in detectors.trend_flips(*table, fdr=FDR) if flip.task in pairs]
+        adjusted = {flip.task: flip.p_adj for flip in found}
+        rising = {flip.task: flip.rising for flip in found}
     seen = {place for place in pairs if min(base.trials[place], other.trials[place]) >= FEWEST_SAMPLES}
     adjusted = {place: p if place in seen else math.nan for place, p in adjusted.items()}
     entries = [
         Mover(
             task=tasks[place],
-            before=zero.cells[tasks[place]],
-            after=top.cells[tasks[place]],
+            before=path[0].cells[tasks[place]],
+            after=path[-1].cells[tasks[place]],
+            cells=tuple(result.cells.get(tasks[place], Cell()) for result in path),
+            rising=rising[place],
             delta=flip.delta,
             p_adjusted=finite(adjusted[place]),
             found=adjusted[place] <= FDR,
@@ -225,8 +251,8 @@ def movers(zero: ConfigResult, top: ConfigResult, chain: Sequence[ConfigResult])
     ]
     entries.sort(key=lambda mover: (-abs(mover.delta), mover.task))
     return Movers(
-        baseline=zero.config,
-        top=top.config,
+        baseline=path[0].config,
+        top=path[-1].config,
         by_trend=by_trend,
         tasks=len(entries),
         testable=sum(mover.p_adjusted is not None for mover in entries),

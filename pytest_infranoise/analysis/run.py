@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from dataclasses import fields
 from dataclasses import replace
@@ -34,6 +35,9 @@ from pytest_infranoise.journal import Run
 from pytest_infranoise.model import Record
 from pytest_infranoise.model import TrialKey
 from pytest_infranoise.model import Verdict
+from pytest_infranoise.peaks import TrialUsage
+from pytest_infranoise.peaks import near_spec
+from pytest_infranoise.peaks import usages
 from pytest_infranoise.results import AgentResult
 from pytest_infranoise.results import Analysis
 from pytest_infranoise.results import Cell
@@ -72,7 +76,7 @@ def analyse(run: Run) -> Analysis:
     memory = specs(records, {name: _memory_floor(rule) for name, rule in rules.items()})
     design = _design(meta.get("design", {}))
     tallies = count(planned, records)
-    judge = _Judge(configs, baseline, rules, design, memory)
+    judge = _Judge(configs, baseline, rules, design, usages(run), run.missing)
     agents = tuple(judge.agent(*name, tallies) for name in names)
     return Analysis(
         run=str(meta.get("run", run.path.name)),
@@ -134,7 +138,8 @@ class _Judge:
     baseline: str | None
     rules: _Rules
     design: Design
-    specs: Mapping[str, int]
+    usages: Sequence[TrialUsage]
+    missing: Sequence[TrialKey]
 
     def agent(self, agent: str, model: str, tallies: _Tallies) -> AgentResult:
         """Return everything about one agent."""
@@ -198,16 +203,25 @@ class _Judge:
         top = above[-1] if above else others[-1]
         planned = (calibration.candidate if calibration else None) or top
         comparison = found.comparison(planned)
-        near = conclusions.near_spec([results[config] for config in ran], self.specs)
+        near = self._near_spec(found, {task for config in ran for task in results[config].cells})
         return replace(
             found,
             calibration=calibration,
             planner=conclusions.planner(zero, comparison, results[planned], near, self.design)
             if comparison
             else None,
+            top=top,
             movers=conclusions.movers(zero, results[top], [results[config] for config in order]),
             drift=drift([tallies[config] for config in (zero.config, *(c for c in others if c != top), top)]),
         )
+
+    def _near_spec(self, agent: AgentResult, tasks: AbstractSet[str]) -> frozenset[str] | None:
+        """Return the agent's tasks that a ceiling can have reached; None where those are all that it has."""
+        name = (agent.agent, agent.model)
+        trials = (trial for trial in self.usages if (trial.key.agent, trial.key.model) == name)
+        missing = (key for key in self.missing if (key.agent, key.model) == name)
+        rerun = near_spec(trials, missing).rerun
+        return None if rerun >= tasks else rerun
 
 
 def _flips(zero: ConfigResult, others: Sequence[ConfigResult]) -> tuple[Flip, ...]:

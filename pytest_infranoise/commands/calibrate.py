@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pytest_infranoise.commands.common import OneLineCommand
 from pytest_infranoise.commands.common import UserError
 from pytest_infranoise.commands.common import print_lines
 from pytest_infranoise.commands.common import read_named_run
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_infranoise.results import Analysis
 
 
-@click.command("calibrate")
+@click.command("calibrate", cls=OneLineCommand)
 @click.argument("run", required=False)
 @click.option(
     "--write-spec",
@@ -62,6 +63,7 @@ def calibrate_command(run: str | None, target: Path | None, force: bool, run_dir
 
 def _write(target: Path, analysis: Analysis, trials: Sequence[TrialUsage], force: bool) -> None:
     from pytest_infranoise.reports.calibrating import render_written
+    from pytest_infranoise.spec_advice import above
     from pytest_infranoise.spec_advice import advise
     from pytest_infranoise.spec_file import CannotWrite
     from pytest_infranoise.spec_file import spec_document
@@ -73,10 +75,8 @@ def _write(target: Path, analysis: Analysis, trials: Sequence[TrialUsage], force
         write_spec(target, spec_document(analysis, advice, chosen), force=force)
     except CannotWrite as error:
         raise UserError(f"--write-spec: {error}") from None
-    calibrated = chosen is not None and all(
-        agent.calibration is not None and agent.calibration.pick for agent in analysis.agents
-    )
-    print_lines(["", *render_written(str(target), advice, calibrated, terminal_width())])
+    beyond = above(advice, trials, chosen)
+    print_lines(["", *render_written(str(target), advice, analysis, chosen, beyond, terminal_width())])
 
 
 def _chosen(analysis: Analysis) -> str | None:

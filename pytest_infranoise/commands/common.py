@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -17,6 +18,21 @@ class UserError(click.ClickException):
     """A mistake of the user's: one line on stderr and exit status 2."""
 
     exit_code = 2
+
+
+class OneLineCommand(click.Command):
+    """A command whose mistakes in options and arguments are told like every other one."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Parse the arguments.
+
+        Raises:
+            UserError: they are wrong.
+        """
+        try:
+            return super().make_context(*args, **extra)
+        except click.UsageError as error:
+            raise UserError(error.format_message()) from None
 
 
 def read_named_run(name: str | None, run_dir: str | None) -> Run:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from pytest_infranoise.commands.common import OneLineCommand
 from pytest_infranoise.commands.common import UserError
 from pytest_infranoise.commands.common import check_between
 from pytest_infranoise.commands.common import print_lines
@@ -17,7 +18,7 @@ MOST = 1_000_000  # tasks or samples: larger numbers are mistakes
 KNOWN = ("same", "documented", "undocumented", "uncapped")
 
 
-@click.command("compare")
+@click.command("compare", cls=OneLineCommand)
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @click.option("--tasks", type=click.IntRange(1, MOST), help="Scores: tasks behind both.")

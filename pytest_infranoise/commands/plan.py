@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pytest_infranoise.commands.common import OneLineCommand
 from pytest_infranoise.commands.common import UserError
 from pytest_infranoise.commands.common import check_between
 from pytest_infranoise.commands.common import print_lines
@@ -22,7 +23,7 @@ DEFAULT_CONFIGS = 2
 MOST = 1_000_000  # tasks, samples or configs: larger numbers are mistakes
 
 
-@click.command("plan")
+@click.command("plan", cls=OneLineCommand)
 @click.option("--tasks", type=click.IntRange(1, MOST), help="Tasks of the benchmark.  [default: those of --from]")
 @click.option("--margin", type=float, metavar="PP", help="Show two scores equal within so many pp.  [default: 3]")
 @click.option("--delta", type=float, metavar="PP", help="Detect a difference of so many pp.")

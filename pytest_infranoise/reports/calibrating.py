@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 from pytest_infranoise.findings import Calibration
+from pytest_infranoise.findings import CalibrationRow
 from pytest_infranoise.reports.calibration import calibration_lines
+from pytest_infranoise.reports.calibration import cut_text
 from pytest_infranoise.reports.layout import SMALLEST_WIDTH
 from pytest_infranoise.reports.layout import tabulated
 from pytest_infranoise.reports.text import Column
@@ -18,10 +20,12 @@ from pytest_infranoise.reports.text import p_text
 from pytest_infranoise.reports.text import percent
 from pytest_infranoise.reports.text import plural
 from pytest_infranoise.reports.text import points
+from pytest_infranoise.reports.text import rate_cell
 from pytest_infranoise.reports.text import rate_text
 from pytest_infranoise.reports.text import wrap
 from pytest_infranoise.results import AgentResult
 from pytest_infranoise.results import Analysis
+from pytest_infranoise.results import Design
 from pytest_infranoise.shadows import ShadowTable
 from pytest_infranoise.spec_advice import TaskAdvice
 
@@ -67,7 +71,7 @@ def _decision(agent: AgentResult, analysis: Analysis, width: int) -> list[str]:
     if hint:
         label = "           " if found.status == "score-moves" else "to settle  "
         lines += wrap(f"  {label}{hint}", width, " " * 13)
-    return [*lines, "", *_gate(agent, found, width)]
+    return [*lines, "", *_gate(agent, found, analysis.design, width)]
 
 
 def _next_step(agent: AgentResult, found: Calibration, analysis: Analysis) -> str:
@@ -89,22 +93,29 @@ def _next_step(agent: AgentResult, found: Calibration, analysis: Analysis) -> st
     return "a higher ceiling: none that was run cut enough"
 
 
-def _gate(agent: AgentResult, found: Calibration, width: int) -> list[str]:
+def _gate(agent: AgentResult, found: Calibration, design: Design, width: int) -> list[str]:
     baseline = agent.comparisons[0].baseline if agent.comparisons else "-"
     rates = {result.config: rate_text(result.infra_rate) for result in agent.configs}
     rows = found.rows
     columns = [
         Column("ceiling", [fit(baseline, 20), *(fit(row.config, 20) for row in rows)]),
         Column("infra%", [rates.get(baseline, "-"), *(rates.get(row.config, "-") for row in rows)]),
-        Column("cut", ["-", *(_cut(row.cut) for row in rows)], right=True),
+        Column("cut", ["-", *(cut_text(row.cut) for row in rows)], right=True),
         Column("pHolm", ["-", *(p_text(row.p_infra_holm) for row in rows)], right=True),
-        Column("cuts enough", ["-", *("yes" if row.gate else "not shown" for row in rows)]),
+        Column("fewer", ["-", *("shown" if row.p_infra_holm <= design.alpha else "not shown" for row in rows)]),
+        Column(f"cut>={100 * design.min_cut:g}%", ["-", *(_enough(row, design) for row in rows)]),
     ]
-    return tabulated(columns, width)
+    lines = tabulated(columns, width)
+    if any(row.infra_rate.dropped for row in agent.comparisons):
+        lines += wrap("cut and pHolm are of the tasks that ran under both configs, infra% is of all", width)
+    return lines
 
 
-def _cut(cut: float | None) -> str:
-    return "-" if cut is None else f"{100 * cut:.0f}%"
+def _enough(row: CalibrationRow, design: Design) -> str:
+    """Say whether a cut is large enough, which nobody tests."""
+    if row.cut is None:
+        return "-"
+    return "by estimate" if row.cut >= design.min_cut else "no"
 
 
 # Shadow ceilings
@@ -120,7 +131,7 @@ def _shadow(found: ShadowTable, width: int, level: float) -> list[str]:
     rows = found.forecasts
     columns = [
         Column("ceiling", [fit(row.label, 20) for row in rows]),
-        Column("killed%", [percent(row.killed) for row in rows], right=True),
+        Column("killed%", [rate_cell(row.killed) for row in rows], right=True),
         Column("tasks", [str(row.tasks) for row in rows], right=True),
         Column(
             f"pass% [{level:.3g}% CI]",
@@ -130,7 +141,7 @@ def _shadow(found: ShadowTable, width: int, level: float) -> list[str]:
     checks = [row.check for row in rows]
     if any(checks):
         columns += [
-            Column("really: killed%", [percent(check.killed) if check else "-" for check in checks], right=True),
+            Column("really: killed%", [rate_cell(check.killed) if check else "-" for check in checks], right=True),
             Column("pass%", [percent(check.score) if check else "-" for check in checks], right=True),
             Column("check", [_check(check.off) if check else "not run" for check in checks]),
         ]
@@ -157,7 +168,7 @@ def _shadow_notes(found: ShadowTable) -> Iterator[str]:
             f"{points(passes.est)} {interval_text(passes.ci)}: do not trust the other rows either"
         )
     if checks and not off:
-        yield "fits: forecast and measurement differ by sampling noise at most, which proves nothing"
+        yield "fits: no difference beyond noise was seen, which does not show that there is none"
     if found.unknown:
         yield f"{plural(found.unknown, 'trial')} of {found.source} without a sample of memory: left out"
     if found.killed:
@@ -170,19 +181,49 @@ def _shadow_notes(found: ShadowTable) -> Iterator[str]:
 # Recommended specs
 
 
-def render_written(path: str, advice: Sequence[TaskAdvice], calibrated: bool, width: int) -> list[str]:
-    """Return what was written where, and for which tasks something had to stay blank."""
+def _worth(analysis: Analysis, chosen: str | None, beyond: Sequence[str]) -> Iterator[str]:
+    """Yield what was not shown about the ceilings that are recommended."""
+    found = [(agent.label, agent.calibration) for agent in analysis.agents]
+    if chosen is None or any(entry is None or entry.pick != chosen for _, entry in found):
+        moved = [
+            f"{entry.candidate} ({label})" if len(found) > 1 else f"{entry.candidate}"
+            for label, entry in found
+            if entry is not None and entry.status == "score-moves"
+        ]
+        picks = {label: entry.pick for label, entry in found if entry is not None and entry.pick}
+        text = "not calibrated: these ceilings are what killed nothing; "
+        if moved:
+            yield f"{text}the score was shown to move under {listed(moved, 3)}"
+        elif picks and chosen is not None:
+            shown = listed([f"for {label} under {pick}" for label, pick in picks.items()], 3)
+            yield f"{text}they are from {chosen}, and the score is shown to stay {shown} only"
+        else:
+            yield f"{text}that they leave the score where it was is not shown"
+    if chosen is not None and beyond:
+        yield (
+            f"a ceiling above that of {chosen} for {plural(len(beyond), 'task')} ({listed(beyond, 3)}): no part of "
+            "what was tested"
+        )
+
+
+def render_written(
+    path: str,
+    advice: Sequence[TaskAdvice],
+    analysis: Analysis,
+    chosen: str | None,
+    beyond: Sequence[str],
+    width: int,
+) -> list[str]:
+    """Return what was written where, what it is worth, and for which tasks something had to stay blank.
+
+    ``chosen`` is the config that the ceilings start from, ``beyond`` the tasks whose ceilings had to be higher.
+    """
     width = max(width, SMALLEST_WIDTH)
     complete = sum(task.complete for task in advice)
     lines = wrap(
         f"written: {path}, floors and ceilings of {plural(len(advice), 'task')}, {complete} complete", width
     )
-    if not calibrated:
-        lines += wrap(
-            "not calibrated: these ceilings are what killed nothing; that they leave the score where it was is not "
-            "shown",
-            width,
-        )
+    lines += [line for text in _worth(analysis, chosen, beyond) for line in wrap(text, width)]
     by_reason: dict[str, list[str]] = {}
     for task in advice:
         parts = {

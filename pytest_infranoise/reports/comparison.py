@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_infranoise.comparing import PairedGap
 from pytest_infranoise.comparing import RunComparison
 from pytest_infranoise.comparing import ScoreComparison
+from pytest_infranoise.paired_gaps import PairedGap
 from pytest_infranoise.reports.layout import SMALLEST_WIDTH
 from pytest_infranoise.reports.layout import tabulated
 from pytest_infranoise.reports.text import Column
 from pytest_infranoise.reports.text import bracketed
+from pytest_infranoise.reports.text import few_trials
 from pytest_infranoise.reports.text import fit
+from pytest_infranoise.reports.text import interval_text
 from pytest_infranoise.reports.text import listed
 from pytest_infranoise.reports.text import p_text
+from pytest_infranoise.reports.text import p_words
 from pytest_infranoise.reports.text import percent
 from pytest_infranoise.reports.text import plural
 from pytest_infranoise.reports.text import points
+from pytest_infranoise.reports.text import rate_cell
 from pytest_infranoise.reports.text import table
 from pytest_infranoise.reports.text import wrap
 from pytest_infranoise.stats.gaps import ALLOWANCE
@@ -73,11 +77,22 @@ def render_runs(found: RunComparison, width: int) -> list[str]:
     lines = [line for text in _head(found) for line in wrap(text, width)]
     lines += ["", *_table(found, width, several), ""]
     for pair in found.pairs:
-        text = (
-            f"{_label(pair, several)}: {pair.gap.verdict}. {_explained(pair.gap, pair.allowance, 1 - found.level)}"
-        )
-        lines += wrap(text, width)
+        lines += wrap(f"{_label(pair, several)}: {_verdict(pair, found)}", width)
     return [*lines, "", *(line for text in _notes(found) for line in wrap(text, width))]
+
+
+def _verdict(pair: PairedGap, found: RunComparison) -> str:
+    verdict: str = pair.gap.verdict
+    if found.cut_short:
+        which = f"{' and '.join(found.cut_short)} {'is' if len(found.cut_short) == 1 else 'are'} not an estimate"
+        verdict = f"no verdict, {which}; by what was recorded {verdict}"
+    if pair.size_unknown:
+        infrastructure = f"{100 * pair.gap.bias:g}pp" if pair.gap.bias else "nothing"
+        return (
+            f"{verdict}. A change is shown (exact {p_words(pair.delta.p)}), its size is not: so few trials leave "
+            f"{interval_text(pair.interval)}. Allowed to infrastructure: {infrastructure} ({pair.allowance})."
+        )
+    return f"{verdict}. {_explained(pair.gap, pair.allowance, 1 - found.level)}"
 
 
 def _explained(gap: Gap, why: str, alpha: float) -> str:
@@ -119,8 +134,8 @@ def _table(found: RunComparison, width: int, several: bool) -> list[str]:
         Column("B pass%", [percent(pair.b.score) for pair in pairs], right=True),
         Column(f"d pass [{100 * found.level:.4g}% CI]", bracketed(deltas)),
         Column("p", [p_text(pair.delta.p) for pair in pairs], right=True),
-        Column("A infra%", [percent(pair.a.infra_rate) for pair in pairs], right=True),
-        Column("B infra%", [percent(pair.b.infra_rate) for pair in pairs], right=True),
+        Column("A infra%", [rate_cell(pair.a.infra_rate) for pair in pairs], right=True),
+        Column("B infra%", [rate_cell(pair.b.infra_rate) for pair in pairs], right=True),
     ]
     return table(columns, width) or tabulated(columns[:6], width)
 
@@ -132,9 +147,9 @@ def _notes(found: RunComparison) -> Iterator[str]:
             f"at {100 * (1 - found.alpha):.4g}%; p is that of one comparison"
         )
     if any(pair.delta.guarded for pair in found.pairs):
-        yield "few trials: intervals are widened and p is exact"
+        yield few_trials(any(pair.size_unknown for pair in found.pairs))
     yield (
-        "these tasks, not others like them. Infra-errors count as not passed. Within noise means that no "
+        "these tasks, not others like them. Infra-errors count as failures. Within noise means that no "
         "difference was shown, not that there is none."
     )
     yield from found.notes

@@ -17,6 +17,7 @@ from pytest_infranoise.findings import Trend
 from pytest_infranoise.reports.text import interval_text
 from pytest_infranoise.reports.text import level
 from pytest_infranoise.reports.text import listed
+from pytest_infranoise.reports.text import looked_at
 from pytest_infranoise.reports.text import p_text
 from pytest_infranoise.reports.text import p_words
 from pytest_infranoise.reports.text import plural
@@ -48,10 +49,12 @@ def trend_lines(agent: AgentResult, width: int) -> list[str]:
     planner = agent.planner
     if planner is not None and planner.detectable is not None:
         least = f"{100 * planner.detectable:.1f}" if planner.detectable < 1 else "none"
-        parts.append(f"smallest d that {_samples(planner)} detect: {least} (80% power)")
+        parts.append(f"smallest d that {_detecting(planner)} detect: {least} (80% power)")
     elif any(comparison.score.tasks for comparison in agent.comparisons):
         seen_twice = any(result.within_task_variance is not None for result in agent.configs)
         why = "no task varies" if seen_twice else "one sample per task"
+        if planner is not None and planner.few:
+            why = "few trials, or few tasks that differ"
         parts.append(f"the smallest d that would be detected cannot be told: {why}")
     return [line for part in parts for line in wrap(part, width)]
 
@@ -59,11 +62,14 @@ def trend_lines(agent: AgentResult, width: int) -> list[str]:
 def _trend(outcome: str, trend: Trend) -> str:
     if trend.p is None:
         return f"{outcome} not tested"
-    way = "flat" if p_text(trend.p) == "1.000" else "rises" if trend.rising else "falls"
-    return f"{outcome} {way} {p_words(trend.p)}"
+    if p_text(trend.p) == "1.000":
+        return f"no trend of {outcome} shown ({p_words(trend.p)})"
+    return f"{outcome} {'rises' if trend.rising else 'falls'} {p_words(trend.p)}"
 
 
-def _samples(planner: Planner) -> str:
+def _detecting(planner: Planner) -> str:
+    if planner.counts == "tasks":
+        return f"{plural(planner.tasks, 'task')} like these"
     return f"{plural(planner.tasks, 'task')} x {_rounded(planner.samples)} samples"
 
 
@@ -76,7 +82,7 @@ def _rounded(number: float) -> str:
 
 def decomposition_lines(agent: AgentResult, width: int) -> list[str]:
     """Return where the change under the largest ceiling comes from."""
-    comparison = agent.comparison(agent.movers.top) if agent.movers else None
+    comparison = agent.comparison(agent.top)
     zero = agent.result(comparison.baseline) if comparison else None
     one = agent.result(comparison.config) if comparison else None
     if comparison is None or zero is None or one is None or comparison.accounting is None:
@@ -100,7 +106,9 @@ def _split(comparison: Comparison, width: int) -> list[str]:
     removed = f"a removed crash would pass about {100 * passed:.0f}% of the time" if math.isfinite(passed) else ""
     if found.borrowed:
         removed += f"; {plural(found.borrowed, 'task')} crashed always and borrow{'s' * (found.borrowed == 1)} it"
-    least = f"at least {100 * parts.unlock_lower:.1f} with no assumption about the crashed trials"
+    # Whatever the crashed trials would have done, genuine failures that are gone for sure were solved.
+    sure = max(0.0, -comparison.fail_rate.interval.hi)
+    least = f"{f'at least {100 * sure:.1f}' if sure else 'none shown'} with no assumption about the crashed trials"
     rows = (
         ("crashes removed", found.infra, found.infra_ci, removed),
         ("newly solved", found.capability, found.capability_ci, least),
@@ -126,17 +134,18 @@ def movers_lines(agent: AgentResult, width: int) -> list[str]:
     found = agent.movers
     if found is None or not found.testable:
         return []
-    how = "trend over all ceilings" if found.by_trend else f"{found.baseline} against {found.top}"
     named = listed([_mover(mover) for mover in found.found], _MOST_MOVERS) or f"none of {found.tasks}"
-    return wrap(f"tasks that move ({how}, false discovery rate 10%): {named}", width)
+    return wrap(f"tasks that move ({looked_at(found)}, false discovery rate 10%): {named}", width)
 
 
 def _mover(mover: Mover) -> str:
-    before, after = mover.before, mover.after
-    sign = "+" if mover.delta > 0 else "-" if mover.delta < 0 else ""
-    if before.recorded == after.recorded:
-        return f"{sign}{mover.task} {before.passes}->{after.passes} of {after.recorded}"
-    return f"{sign}{mover.task} {before.passes}/{before.recorded}->{after.passes}/{after.recorded}"
+    # Where the ends do not show the direction that was found, the configs between them do.
+    ends_tell = mover.delta > 0 if mover.rising else mover.delta < 0
+    cells = (mover.before, mover.after) if ends_tell else tuple(cell for cell in mover.cells if cell.recorded)
+    name = f"{'+' if mover.rising else '-'}{mover.task}"
+    if len({cell.recorded for cell in cells}) == 1:
+        return f"{name} {'->'.join(str(cell.passes) for cell in cells)} of {cells[0].recorded}"
+    return f"{name} {'->'.join(f'{cell.passes}/{cell.recorded}' for cell in cells)}"
 
 
 # Drift
@@ -181,12 +190,10 @@ def ranking_lines(analysis: Analysis, width: int) -> list[str]:
     known = {config: rank for config, rank in ranks.items() if rank}
     same = len(set(known.values())) == 1
     if same and len(known) > 1:
-        lines = wrap(f"ranking of the agents, the same under every config: {next(iter(known.values()))}", width)
+        text = f"the same under every config: {next(iter(known.values()))}"
     else:
-        lines = wrap(
-            f"ranking of the agents, by config: {'; '.join(f'{config}: {rank}' for config, rank in known.items())}",
-            width,
-        )
+        text = f"by config: {'; '.join(f'{config}: {rank}' for config, rank in known.items())}"
+    lines = wrap(f"ranking of the agents (by estimate, not tested), {text}", width)
     return [*lines, *wrap(_interaction_text(found, analysis.design), width)]
 
 

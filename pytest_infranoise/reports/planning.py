@@ -123,7 +123,10 @@ def _powers(plan: SamplePlan, width: int) -> list[str]:
 
 
 def _points(value: float) -> str:
-    return "-" if math.isnan(value) else f"{100 * value:.1f}pp"
+    if math.isnan(value):
+        return "-"
+    # No difference of two rates is larger than 100 points.
+    return f"{100 * value:.1f}pp" if value <= 1 else "none"
 
 
 def _assumptions(plan: SamplePlan) -> Iterator[str]:

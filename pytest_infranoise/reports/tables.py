@@ -13,15 +13,17 @@ from pytest_infranoise.model import Cause
 from pytest_infranoise.reports.text import Column
 from pytest_infranoise.reports.text import almost_none
 from pytest_infranoise.reports.text import bracketed
+from pytest_infranoise.reports.text import few_trials
 from pytest_infranoise.reports.text import fit
 from pytest_infranoise.reports.text import level
 from pytest_infranoise.reports.text import listed
+from pytest_infranoise.reports.text import looked_at
 from pytest_infranoise.reports.text import p_text
 from pytest_infranoise.reports.text import percent
-from pytest_infranoise.reports.text import percent_up
 from pytest_infranoise.reports.text import plural
 from pytest_infranoise.reports.text import plus_minus
 from pytest_infranoise.reports.text import points
+from pytest_infranoise.reports.text import rate_cell
 from pytest_infranoise.reports.text import rate_text
 from pytest_infranoise.reports.text import table
 from pytest_infranoise.reports.text import together
@@ -87,7 +89,7 @@ def _rate_cell(rate: Rate, long: bool) -> tuple[str, str, str] | str:
     if rate.value is None:
         return "no trials"
     if almost_none(rate):
-        return rate_text(rate) if long else f"{rate.events} of {rate.trials}, <={percent_up(rate.interval.hi)}"
+        return rate_text(rate) if long else rate_cell(rate)
     return percent(rate.value), percent(rate.interval.lo), percent(rate.interval.hi)
 
 
@@ -154,7 +156,7 @@ def main_notes(agent: AgentResult, design: Design, *, legend: bool) -> Iterator[
     if compared and legend:
         yield from _legend(compared[0].baseline, design, len(agent.comparisons))
     if any(comparison.score.guarded for comparison in compared):
-        yield "few trials: intervals are widened and p is exact"
+        yield few_trials(any(comparison.score.size_unknown(design.alpha) for comparison in compared))
     unpaired = [
         f"{comparison.config} {comparison.score.tasks} of {comparison.score.tasks + comparison.score.dropped}"
         for comparison in compared
@@ -251,7 +253,11 @@ def flips(agent: AgentResult, design: Design, width: int) -> list[str]:
     if not any(comparison.score.tasks for comparison in agent.comparisons):
         return []
     if not found:
-        return wrap("tasks that flip: none; every task passed as often under every config", width)
+        return wrap(
+            f"tasks that flip: none; every task that ran under {agent.comparisons[0].baseline} and another config "
+            "passed as often under both",
+            width,
+        )
     tasks = len({task for result in agent.configs for task in result.cells})
     if tasks > _MANY_TASKS and agent.movers is not None and agent.movers.found:
         return []
@@ -276,13 +282,15 @@ def _flip_note(agent: AgentResult, found: int, most: int, tasks: int, design: De
     if named >= found:
         return text
     what = "Those not named above are places to look" if named else "Places to look"
-    return f"{text} {what}, not findings: {_why_no_finding(samples, tasks, design.alpha)}."
+    return f"{text} {what}, not findings: {_why_no_finding(agent, samples, tasks, design.alpha)}."
 
 
-def _why_no_finding(samples: int, tasks: int, alpha: float) -> str:
+def _why_no_finding(agent: AgentResult, samples: int, tasks: int, alpha: float) -> str:
     p = smallest_flip_p(samples)
     if p * tasks < alpha:
-        return f"none of them is beyond what chance does to {plural(tasks, 'task')}"
+        if agent.movers is None:
+            return f"no task ran under both {agent.comparisons[0].baseline} and {agent.top}"
+        return f"none is found singly ({looked_at(agent.movers)}, {plural(tasks, 'task')})"
     text = f"with {plural(samples, 'sample')} even 0/{samples} against {samples}/{samples} has p = {p_text(p)}"
     return text if p >= alpha else f"{text}, and {tasks} tasks were looked at"
 
@@ -297,7 +305,7 @@ def variants(agent: AgentResult, width: int) -> list[str]:
         return []
     parts = [together(f"{result.config} {_three(result)}") for result in results]
     lines = wrap(
-        f"pass% with infra-errors as not passed / left out / bounds (whatever they hid): {'; '.join(parts)}", width
+        f"pass% with infra-errors as failures / excluded / bounds (whatever they hid): {'; '.join(parts)}", width
     )
     only = [
         f"{result.config} {len(result.only_infra)} ({listed(result.only_infra, 3)})"
@@ -305,7 +313,7 @@ def variants(agent: AgentResult, width: int) -> list[str]:
         if result.only_infra
     ]
     if only:
-        lines += wrap(f"tasks with nothing but infra-errors, so not in what is left: {'; '.join(only)}", width)
+        lines += wrap(f"tasks with nothing but infra-errors, so not in the second number: {'; '.join(only)}", width)
     return lines
 
 

@@ -113,9 +113,11 @@ def _what_numbers_cover(analysis: Analysis) -> str:
         "benchmark": "describe these tasks, not others like them",
         "population": "describe tasks like these (target population), so they are wider than for these tasks alone",
     }[design.target]
+    stated = "margin" in (analysis.meta.get("design") or {})
+    chosen = "fixed before the run" if stated else "the default: the run states none"
     return (
-        f"{level(design.conf)} intervals {covers} ({_methods(analysis)}). Infra-errors count as not passed. Margin "
-        f"{margin_text(design.margin)}, fixed before the run."
+        f"{level(design.conf)} intervals {covers} ({_methods(analysis)}). Infra-errors count as failures. Margin "
+        f"{margin_text(design.margin)}, {chosen}."
     )
 
 

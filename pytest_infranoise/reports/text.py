@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pytest_infranoise.findings import Movers
     from pytest_infranoise.results import Rate
     from pytest_infranoise.stats.rates import Interval
 
@@ -80,7 +81,21 @@ def p_text(p: float | None) -> str:
 
 def almost_none(rate: Rate) -> bool:
     """Whether a rate would be printed as 0.0 %, which no number of trials can show."""
-    return rate.value is not None and rate.value < _ROUNDS_TO_ZERO
+    return rate.value is not None and rounds_to_zero(rate.value)
+
+
+def rounds_to_zero(share: float) -> bool:
+    """Whether a proportion would be printed as 0.0 %."""
+    return share < _ROUNDS_TO_ZERO
+
+
+def rate_cell(rate: Rate) -> str:
+    """Return a rate for a narrow column, e.g. ``8.3`` or ``0 of 12, <=24.3%``."""
+    if rate.value is None:
+        return "no trials"
+    if almost_none(rate):
+        return f"{rate.events} of {rate.trials}, <={percent_up(rate.interval.hi)}"
+    return percent(rate.value)
 
 
 def rate_text(rate: Rate) -> str:
@@ -90,6 +105,19 @@ def rate_text(rate: Rate) -> str:
     if almost_none(rate):
         return f"{rate.events} of {rate.trials}, at most {percent_up(rate.interval.hi)}"
     return f"{percent(rate.value)}% [{percent(rate.interval.lo)}, {percent(rate.interval.hi)}]"
+
+
+def few_trials(size_unknown: bool) -> str:
+    """Return the note on the small-data guard; ``size_unknown``: some interval holds 0 beside a small p."""
+    text = "few trials: intervals are widened and p is exact"
+    if not size_unknown:
+        return text
+    return f"{text}. A small p beside an interval that holds 0 shows that something changed, and not how much."
+
+
+def looked_at(movers: Movers) -> str:
+    """Return how single tasks were tested."""
+    return "trend over all ceilings" if movers.by_trend else f"{movers.baseline} against {movers.top}"
 
 
 def plural(number: int, noun: str) -> str:

@@ -1,6 +1,6 @@
 """How many samples per task and config does a question need?
 
-All of it for the benchmark target, where only trial sampling counts: the variance of a delta is
+Most of it for the benchmark target, where only trial sampling counts: the variance of a delta is
 2 E[p(1-p)] / (tasks x samples). Take E[p(1-p)] from `rates.within_task_variance` of a first run.
 """
 
@@ -13,6 +13,8 @@ from scipy import special
 
 MAX_VARIANCE = 0.25
 MOST_TRIED = 1000
+# A mean of exact differences that cancel is nearer to 0 than this.
+ROUNDING = 1e-12
 
 
 def plan_k(
@@ -100,6 +102,34 @@ def margin_shown(
     return abs(true_delta) + max(0.0, _tost_z(true_delta, alpha, power)) * se
 
 
+def plan_tasks_tost(
+    margin: float, sd: float, *, true_delta: float = 0.0, alpha: float = 0.05, power: float = 0.8
+) -> int | None:
+    """Tasks needed to show equivalence on tasks like these (target: population) when `true_delta` holds.
+
+    `sd`: standard deviation of the tasks' deltas, a proportion, with the samples per task that it was estimated
+    from. None when |true_delta| >= margin, or `sd` is not positive. Raises ValueError for alpha or power outside
+    (0, 1). Source: Miller, arXiv 2411.00640, section 5; statistics.md 1 and 2j.
+    """
+    _check(1, alpha, power, None)
+    distance = margin - abs(true_delta)
+    if not distance > 0 or not sd > 0:
+        return None
+    z = max(0.0, _tost_z(true_delta, alpha, power))
+    return max(2, math.ceil((z * sd / distance) ** 2 - 1e-9))
+
+
+def mde_of_tasks(tasks: int, sd: float, *, alpha: float = 0.05, power: float = 0.8) -> float:
+    """Smallest delta (a proportion) over tasks like these that so many tasks detect.
+
+    `sd` as in `plan_tasks_tost`; nan without tasks, or where it is not positive. Errors and source as there.
+    """
+    _check(tasks, alpha, power, None)
+    if tasks <= 0 or not sd > 0:
+        return math.nan
+    return max(0.0, _quantile(1.0 - alpha / 2.0) + _quantile(power)) * sd / math.sqrt(tasks)
+
+
 class Split(NamedTuple):
     """Samples per task of the baseline and of each other config."""
 
@@ -149,7 +179,8 @@ def _samples(z: float, distance: float, tasks: int, sw2: float, run_tasks: int |
 def _tost_z(true_delta: float, alpha: float, power: float) -> float:
     # At a true delta of 0 both one-sided tests can fail; elsewhere only the nearer one matters.
     beta = 1.0 - power
-    return _quantile(1.0 - alpha) + _quantile(1.0 - (beta / 2.0 if true_delta == 0 else beta))
+    both = abs(true_delta) < ROUNDING
+    return _quantile(1.0 - alpha) + _quantile(1.0 - (beta / 2.0 if both else beta))
 
 
 def _quantile(probability: float) -> float:

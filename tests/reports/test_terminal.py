@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -161,10 +162,16 @@ def calibrated(text: str) -> str:
     return re.sub(r"\s+", " ", part)
 
 
+def cell(place: int, crashes: int, wobble: int) -> tuple[int, int, int]:
+    more = wobble if place % 2 else -wobble
+    return (8 + more, 12 - crashes - more, crashes) if place < 10 else (18 + more, 2 - more, 0)
+
+
+# Ten hungry tasks crash under low ceilings. Under 3x half of the tasks pass once more, the others once less.
 CHAIN: Counts = {
     "a": {
-        name: {f"t{place:02}": (8, 12 - crashes, crashes) if place < 10 else (18, 2, 0) for place in range(60)}
-        for name, crashes in (("1x", 10), ("2x", 7), ("3x", 1), ("uncapped", 0))
+        name: {f"t{place:02}": cell(place, crashes, wobble) for place in range(60)}
+        for name, crashes, wobble in (("1x", 10, 0), ("2x", 7, 0), ("3x", 1, 1), ("uncapped", 0, 0))
     }
 }
 
@@ -172,9 +179,9 @@ CHAIN: Counts = {
 class TestCalibration:
     def test_what_is_calibrated_is_shown_with_the_ceilings_that_fell_short(self) -> None:
         assert calibrated(text_of(run_of(CHAIN))) == (
-            "CALIBRATION calibrated: 3x instead of 1x shown infra-errors cut by 90% (8.3% -> 0.8%, Holm p < .0001) "
-            "pass rate within +-3pp of 1x's: d = 0.0, 90% CI [-2.6, +2.6] the grid is coarse: 2x cuts 30% (Holm "
-            "p = .0018)"
+            "CALIBRATION calibrated: 3x instead of 1x shown fewer infra-errors (Holm p < .0001); cut by about 90%, "
+            "8.3% -> 0.8% pass rate within +-3pp of 1x's: d = 0.0, 90% CI [-2.3, +2.3] the grid is coarse: 2x cuts "
+            "30% (Holm p = .0018)"
         )
 
     def test_what_would_settle_it(self) -> None:
@@ -186,7 +193,7 @@ class TestCalibration:
     def test_a_score_that_moves_is_another_benchmark(self) -> None:
         moved = {f"t{place:02}": (18, 1, 1) if place < 10 else (18, 2, 0) for place in range(60)}
         text = calibrated(text_of(run_of({"a": {**CHAIN["a"], "3x": moved}})))
-        assert "the score moves: 3x cuts infra-errors, and is not the same benchmark" in text
+        assert "the score moves: 3x has fewer infra-errors, and is not the same benchmark" in text
         assert text.endswith("It moves: p < .0001.")
 
     def test_no_infra_error_is_nothing_to_reduce(self) -> None:
@@ -198,12 +205,12 @@ class TestCalibration:
     def test_few_of_all_tasks_may_settle_it(self) -> None:
         changed: dict[TrialKey, dict[str, Any]] = {}
         for config in ("1x", "2x", "3x", "uncapped"):
-            for place in range(60):
+            for place, sample in product(range(60), range(20)):
                 used = {"phases": {"agent": {"anonymous_peak": 90 if place < 10 else 10}}}
                 details = {**used, "allocation": {"memory_floor": 100}}
-                changed[key(f"t{place:02}", config, 0, "a")] = {"details": details}
+                changed[key(f"t{place:02}", config, sample, "a")] = {"details": details}
         text = calibrated(text_of(run_of(CHAIN, changed, design={"margin": 0.01})))
-        assert "rerunning only the 10 tasks whose memory came near the spec: +-1pp:" in text
+        assert "rerunning only the 10 tasks that came near the spec: +-1pp:" in text
 
     def test_none_where_there_is_no_chain_or_no_estimate(self) -> None:
         assert "CALIBRATION  none: this run is not an estimate" in text_of(run_of(CHAIN, cut_short="stopped"))
@@ -221,13 +228,13 @@ def test_a_ranking_that_depends_on_the_config_is_one_sentence() -> None:
     up = {"1x": {f"t{n:02}": (2, 8) for n in range(40)}, "3x": {f"t{n:02}": (7, 3) for n in range(40)}}
     same = {name: {f"t{n:02}": (5, 5) for n in range(40)} for name in ("1x", "3x")}
     text = text_of(run_of({"x": up, "y": same}))
-    assert "ranking of the agents, by config: 1x: y > x; 3x: x > y\n" in text
+    assert "ranking of the agents (by estimate, not tested), by config: 1x: y > x; 3x: x > y\n" in text
     assert (
         "the difference between agents depends on the config: x minus y is -30.0 under 1x and +20.0 under 3x"
         in text
     )
     text = text_of(run_of({"x": same, "y": same}))
-    assert "ranking of the agents, the same under every config: x = y\n" in text
+    assert "ranking of the agents (by estimate, not tested), the same under every config: x = y\n" in text
     assert "the difference between agents is not shown to depend on the config" in text
 
 
@@ -356,7 +363,7 @@ def test_a_flip_is_called_a_finding_by_nobody() -> None:
     few = text_of(run_of({"a": {"1x": {"t": (0, 3)}, "3x": {"t": (3, 0)}}}))
     assert "with 3 samples even 0/3 against 3/3 has p = .100" in few
     many = text_of(run_of({"a": {"1x": {"t": (4, 5), "u": (5, 4)}, "3x": {"t": (5, 4), "u": (5, 4)}}}))
-    assert "not findings: none of them is beyond what chance does to 2 tasks" in many
+    assert "not findings: none is found singly (1x against 3x, 2 tasks)" in many
 
 
 def test_a_task_that_moves_is_a_finding_beside_which_others_are_places_to_look() -> None:

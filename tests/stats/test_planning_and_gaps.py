@@ -19,7 +19,9 @@ from pytest_infranoise.stats.planning import MOST_TRIED
 from pytest_infranoise.stats.planning import Split
 from pytest_infranoise.stats.planning import cheapest_split
 from pytest_infranoise.stats.planning import margin_shown
+from pytest_infranoise.stats.planning import mde_of_tasks
 from pytest_infranoise.stats.planning import plan_k_tost
+from pytest_infranoise.stats.planning import plan_tasks_tost
 
 SCORES = st.floats(0, 1)
 TASKS = st.integers(1, 500)
@@ -92,3 +94,31 @@ def test_in_the_middle_it_is_the_plain_error() -> None:
     assert published_se(0.45, 0.5, 89, 5) == pytest.approx(gap_se(0.45, 0.5, 89, 5), rel=0.01)
     assert published_se(0.45, 0.5, 89, 5, icc=0.0) == pytest.approx(gap_se(0.45, 0.5, 89, 5, icc=0.0), rel=0.01)
     assert published_se(0.45, 0.5, 0, 5) == math.inf
+
+
+class TestTasksLikeThese:
+    def test_the_number_of_tasks_gives_the_power_that_was_asked_for(self) -> None:
+        # Normal power of two one-sided tests with the standard error that so many tasks have.
+        for sd, true in ((0.3, 0.0), (0.3, 0.025), (0.8, 0.03)):
+            tasks = plan_tasks_tost(0.05, sd, true_delta=true)
+            assert tasks is not None
+            se = sd / math.sqrt(tasks)
+            z = stats.norm.ppf(0.95)
+            power = stats.norm.cdf((0.05 - true) / se - z) - stats.norm.cdf(-(0.05 + true) / se + z)
+            assert power == pytest.approx(0.8, abs=0.01)
+
+    def test_a_delta_that_is_detected(self) -> None:
+        for tasks in (10, 89):
+            delta = mde_of_tasks(tasks, 0.3)
+            power = stats.norm.sf(stats.norm.ppf(0.975) - delta / (0.3 / math.sqrt(tasks)))
+            assert power == pytest.approx(0.8, abs=1e-6)
+
+    def test_nothing_is_enough_at_the_margin_and_nothing_is_known_without_spread(self) -> None:
+        assert plan_tasks_tost(0.03, 0.3, true_delta=-0.03) is None
+        assert plan_tasks_tost(0.03, 0.0) is None
+        assert math.isnan(mde_of_tasks(0, 0.3))
+        assert math.isnan(mde_of_tasks(10, 0.0))
+
+    @given(st.floats(0.001, 0.2), st.floats(0.001, 1))
+    def test_differences_that_cancel_to_a_rounding_are_none(self, margin: float, sd: float) -> None:
+        assert plan_tasks_tost(margin, sd, true_delta=-1e-17) == plan_tasks_tost(margin, sd)
