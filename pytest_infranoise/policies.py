@@ -1,4 +1,4 @@
-"""What is a matter of choice in judging and running trials: the options, and what is published of them.
+"""What is a matter of choice in judging and running trials, and what is published of it.
 
 Whoever compares two scores has to know these, so they are in every ``run.json`` and, where one is not the
 default, in the summary.
@@ -6,27 +6,13 @@ default, in the summary.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from collections.abc import Mapping
 from dataclasses import dataclass
-from dataclasses import fields
-from pathlib import Path
 from typing import Any
 from typing import Literal
 
-import pytest
-
-from pytest_infranoise.units import parse_memory
-
-MOST_RETRIES = 10
 RESERVE_SHARE = 0.05  # of the host's memory, and at most the next: what the guard keeps free by default
 RESERVE_MOST = 500 * 1024**2
 TOML_KEYS = ("oom-child", "oom-mode", "retries", "memory-reserve")
-
-_OOM_CHILD = ("infra", "fail")
-_OOM_MODE = ("single", "group")
-_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,117 +42,6 @@ class Policies:
 
 
 DEFAULT_POLICIES = Policies()
-
-
-def add_policy_options(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
-    """Declare the options with their ini twins."""
-    group.addoption(
-        "--infranoise-oom-child",
-        choices=_OOM_CHILD,
-        help="What it means without a pass when the kernel kills a process for memory that is not the agent's main "
-        "one: infra (the default), an infra-error; or fail, which leaves it to the verifier.",
-    )
-    group.addoption(
-        "--infranoise-oom-mode",
-        choices=_OOM_MODE,
-        help="Which processes die when memory runs out: single (the default), the kernel's victim alone; or group, "
-        "all of the trial, which ends it, as on Kubernetes.",
-    )
-    group.addoption(
-        "--infranoise-retries",
-        type=int,
-        metavar="N",
-        help="Further attempts at a trial that ended as an infra-error with its outcome unknown (default: 0). "
-        "Rates are of first attempts.",
-    )
-    group.addoption(
-        "--infranoise-memory-reserve",
-        metavar="SIZE",
-        help="Memory to keep free on the engine's host, e.g. 1G or 5%%: when less is available, the trial furthest "
-        "above its floor is ended as infra-error host-pressure. Default: 5%% of the memory, 500M at most; 0 turns "
-        "this off.",
-    )
-    parser.addini("infranoise_oom_child", "infra or fail (see --infranoise-oom-child)", type="string", default="")
-    parser.addini("infranoise_oom_mode", "single or group (see --infranoise-oom-mode)", type="string", default="")
-    parser.addini("infranoise_retries", "further attempts (see --infranoise-retries)", type="int", default=None)
-    parser.addini("infranoise_memory_reserve", "memory to keep free on the host", type="string", default="")
-
-
-def read_policies(
-    config: pytest.Config, toml: Mapping[str, Any], file: Path | None
-) -> tuple[Policies, tuple[str, ...]]:
-    """Return the choices, and what is wrong with those that were not typed.
-
-    Raises:
-        ValueError: one that was typed is wrong.
-    """
-    chosen: dict[str, Any] = {}
-    errors = []
-    for field in fields(Policies):
-        name = field.name
-        key, typed = name.replace("_", "-"), getattr(config.option, f"infranoise_{name}")
-        places = (
-            (typed, f"--infranoise-{key}"),
-            (_ini(config, f"infranoise_{name}"), f"ini value infranoise_{name}"),
-            (toml.get(key), f"{file}: {key}"),
-        )
-        given, where = next(((value, place) for value, place in places if value not in (None, "")), (None, ""))
-        if given is None:
-            continue
-        try:
-            chosen[name] = _PARSERS[name](str(given))
-        except ValueError as error:
-            if typed is not None:
-                raise ValueError(f"{where}: {error}") from None
-            errors.append(f"{where}: {error}")
-    return Policies(**chosen), tuple(errors)
-
-
-def _ini(config: pytest.Config, name: str) -> Any:
-    try:
-        return config.getini(name)
-    except (TypeError, ValueError, pytest.UsageError) as error:
-        raise ValueError(f"ini value {name}: {error}") from None
-
-
-def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"{text!r} is neither {' nor '.join(choices)}")
-        return text
-
-    return parse
-
-
-def _retries(text: str) -> int:
-    if not text.strip().isdecimal() or int(text) > MOST_RETRIES:
-        raise ValueError(f"{text!r} is not a whole number from 0 to {MOST_RETRIES}")
-    return int(text)
-
-
-def parse_reserve(text: str) -> int | float:
-    """Return the bytes or the share in ``1G``, ``5%`` or ``0``.
-
-    Raises:
-        ValueError: it is no such text; the message is fit to show to a user.
-    """
-    share = _SHARE.fullmatch(text.strip())
-    if share is None:
-        try:
-            return parse_memory(text)
-        except ValueError:
-            raise ValueError(f"{text!r} is no amount of memory; give e.g. 1G, 5%, or 0 for none") from None
-    if not 0 < float(share[1]) < 100:
-        raise ValueError(f"{text!r} is not above 0 % and below 100 %")
-    return float(share[1]) / 100
-
-
-_PARSERS: Mapping[str, Callable[[str], Any]] = {
-    "oom_child": _one_of(_OOM_CHILD),
-    "oom_mode": _one_of(_OOM_MODE),
-    "retries": _retries,
-    "memory_reserve": parse_reserve,
-}
 
 
 def published(policies: Policies, reserve: int | None) -> dict[str, Any]:

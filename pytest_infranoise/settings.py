@@ -28,8 +28,6 @@ from pytest_infranoise.model import AgentChoice
 from pytest_infranoise.model import ResourceConfig
 from pytest_infranoise.policies import DEFAULT_POLICIES
 from pytest_infranoise.policies import Policies
-from pytest_infranoise.policies import add_policy_options
-from pytest_infranoise.policies import read_policies
 from pytest_infranoise.results import Design
 from pytest_infranoise.settings_design import DESIGN
 from pytest_infranoise.settings_design import add_design_options
@@ -37,6 +35,8 @@ from pytest_infranoise.settings_design import read_baseline
 from pytest_infranoise.settings_design import read_design
 from pytest_infranoise.settings_file import SettingsFile
 from pytest_infranoise.settings_file import read_settings_file
+from pytest_infranoise.settings_policies import add_policy_options
+from pytest_infranoise.settings_policies import read_policies
 from pytest_infranoise.settings_schedule import DEFAULT_SCHEDULE
 from pytest_infranoise.settings_schedule import ScheduleSettings
 from pytest_infranoise.settings_schedule import add_options as add_schedule_options

@@ -46,6 +46,10 @@ def judge(evidence: Evidence, policy: Policy) -> Decision | ConfigMistake:
     if forgery is not None:
         return _decision(evidence, policy, forgery, "2 forged")
     finding, rule = _first_abnormal(evidence, policy) or _rest(evidence, policy)
+    doubt = doubted_pass(evidence, policy)
+    if doubt is not None and isinstance(finding.outcome, FailReason):
+        # Without the doubt it would have been a pass, and a doubt alone makes no fail.
+        finding, rule = doubt, "12 no verdict"
     return _decision(evidence, policy, finding, rule)
 
 
