@@ -30,11 +30,11 @@ from pytest_infranoise.reports.text import points
 from pytest_infranoise.reports.text import rate_text
 
 if TYPE_CHECKING:
+    from pytest_infranoise.design import Design
     from pytest_infranoise.results import AgentResult
     from pytest_infranoise.results import Analysis
     from pytest_infranoise.results import Comparison
     from pytest_infranoise.results import ConfigResult
-    from pytest_infranoise.results import Design
     from pytest_infranoise.results import Rate
 
 __all__ = ["Gate", "GateResult", "evaluate", "parse_gate"]

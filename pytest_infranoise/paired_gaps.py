@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from dataclasses import replace
 
 from pytest_infranoise.analysis.deltas import rate
+from pytest_infranoise.design import Design
 from pytest_infranoise.results import Cell
 from pytest_infranoise.results import ConfigResult
-from pytest_infranoise.results import Design
 from pytest_infranoise.results import Rate
 from pytest_infranoise.stats.deltas import Delta
 from pytest_infranoise.stats.deltas import delta_paired

@@ -24,11 +24,11 @@ from pytest_infranoise.config_grammar import DEFAULT_CONFIGS
 from pytest_infranoise.config_grammar import UnknownConfig
 from pytest_infranoise.config_grammar import describe_config
 from pytest_infranoise.config_grammar import parse_configs
+from pytest_infranoise.design import Design
 from pytest_infranoise.model import AgentChoice
 from pytest_infranoise.model import ResourceConfig
 from pytest_infranoise.policies import DEFAULT_POLICIES
 from pytest_infranoise.policies import Policies
-from pytest_infranoise.results import Design
 from pytest_infranoise.settings_design import DESIGN
 from pytest_infranoise.settings_design import add_design_options
 from pytest_infranoise.settings_design import read_baseline

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 
-import pytest
-
-from pytest_infranoise.results import Design
+from pytest_infranoise.design import Design
 from pytest_infranoise.settings_values import scalar
 from pytest_infranoise.settings_values import told
 
 if TYPE_CHECKING:
+    import pytest
+
     from pytest_infranoise.settings_file import SettingsFile
 
 DESIGN = Design()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from typing import Any
-
-import pytest
 
 from pytest_infranoise.scheduler.budget import Admit
 from pytest_infranoise.scheduler.order import ORDERS
 from pytest_infranoise.scheduler.order import Order
 from pytest_infranoise.units import parse_memory
+
+if TYPE_CHECKING:
+    import pytest
 
 CHOICES: Mapping[str, tuple[str, ...]] = {"order": tuple(ORDERS), "admit": ("floor", "ceiling")}
 _SMALLEST_CPUS = 0.01

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 from typing import Any
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 
 def option_name(name: str) -> str:
@@ -19,6 +21,8 @@ def scalar(config: pytest.Config, name: str, kind: type[int | float], default: f
     Raises:
         ValueError: the ini value is no number.
     """
+    import pytest
+
     value = getattr(config.option, f"infranoise_{name}")
     if value is not None:
         return value

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from pytest_infranoise.analysis.deltas import rate
+from pytest_infranoise.design import Design
 from pytest_infranoise.peaks import TrialUsage
-from pytest_infranoise.results import Design
 from pytest_infranoise.results import Rate
 from pytest_infranoise.stats.counts import Target
 from pytest_infranoise.stats.deltas import Delta

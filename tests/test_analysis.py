@@ -19,6 +19,7 @@ from pytest_infranoise.chains import calibration_problem
 from pytest_infranoise.chains import chain
 from pytest_infranoise.config_grammar import describe_config
 from pytest_infranoise.config_grammar import parse_configs
+from pytest_infranoise.design import Design
 from pytest_infranoise.journal import Started
 from pytest_infranoise.model import Cause
 from pytest_infranoise.model import FailReason
@@ -27,7 +28,6 @@ from pytest_infranoise.model import TrialKey
 from pytest_infranoise.model import Verdict
 from pytest_infranoise.results import Analysis
 from pytest_infranoise.results import ConfigResult
-from pytest_infranoise.results import Design
 from pytest_infranoise.results import Spread
 from pytest_infranoise.results import TaskUsage
 from pytest_infranoise.results import Timeouts

@@ -15,6 +15,7 @@ from pytest_infranoise.analysis.deltas import all_tasks
 from pytest_infranoise.analysis.deltas import columns
 from pytest_infranoise.analysis.deltas import finite
 from pytest_infranoise.chains import uncapped
+from pytest_infranoise.design import Design
 from pytest_infranoise.findings import Calibration
 from pytest_infranoise.findings import CalibrationRow
 from pytest_infranoise.findings import Mover
@@ -25,7 +26,6 @@ from pytest_infranoise.findings import Trends
 from pytest_infranoise.results import Cell
 from pytest_infranoise.results import Comparison
 from pytest_infranoise.results import ConfigResult
-from pytest_infranoise.results import Design
 from pytest_infranoise.stats import movers as detectors
 from pytest_infranoise.stats.calibration import calibrate
 from pytest_infranoise.stats.counts import FloatArray

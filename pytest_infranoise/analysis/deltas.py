@@ -13,11 +13,11 @@ from typing import Any
 from typing import NamedTuple
 
 from pytest_infranoise.chains import infra_alternative
+from pytest_infranoise.design import Design
 from pytest_infranoise.results import Cell
 from pytest_infranoise.results import Comparison
 from pytest_infranoise.results import ConfigResult
 from pytest_infranoise.results import Delta
-from pytest_infranoise.results import Design
 from pytest_infranoise.results import Rate
 from pytest_infranoise.stats import deltas as estimators
 from pytest_infranoise.stats.decomposition import accounting

@@ -30,6 +30,7 @@ from pytest_infranoise.analysis.tallies import Tally
 from pytest_infranoise.analysis.tallies import count
 from pytest_infranoise.analysis.tallies import specs
 from pytest_infranoise.chains import chain
+from pytest_infranoise.design import Design
 from pytest_infranoise.findings import Interaction
 from pytest_infranoise.journal import Run
 from pytest_infranoise.model import Record
@@ -44,7 +45,6 @@ from pytest_infranoise.results import Cell
 from pytest_infranoise.results import Comparison
 from pytest_infranoise.results import ConfigResult
 from pytest_infranoise.results import Delta
-from pytest_infranoise.results import Design
 from pytest_infranoise.results import Flip
 from pytest_infranoise.results import TaskCoverage
 from pytest_infranoise.stats.interaction import Side

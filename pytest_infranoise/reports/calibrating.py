@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence
 
+from pytest_infranoise.design import Design
 from pytest_infranoise.findings import Calibration
 from pytest_infranoise.findings import CalibrationRow
 from pytest_infranoise.reports.calibration import calibration_lines
@@ -25,7 +26,6 @@ from pytest_infranoise.reports.text import rate_text
 from pytest_infranoise.reports.text import wrap
 from pytest_infranoise.results import AgentResult
 from pytest_infranoise.results import Analysis
-from pytest_infranoise.results import Design
 from pytest_infranoise.shadows import ShadowTable
 from pytest_infranoise.spec_advice import TaskAdvice
 

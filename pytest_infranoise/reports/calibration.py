@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from pytest_infranoise.design import Design
 from pytest_infranoise.findings import Calibration
 from pytest_infranoise.findings import Planner
 from pytest_infranoise.reports.text import interval_text
@@ -22,7 +23,6 @@ from pytest_infranoise.results import Analysis
 from pytest_infranoise.results import Cell
 from pytest_infranoise.results import Comparison
 from pytest_infranoise.results import ConfigResult
-from pytest_infranoise.results import Design
 
 _LABEL = "  {:<11}"
 _HANGING = " " * 13

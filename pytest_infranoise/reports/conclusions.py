@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from itertools import pairwise
 
+from pytest_infranoise.design import Design
 from pytest_infranoise.findings import Interaction
 from pytest_infranoise.findings import Mover
 from pytest_infranoise.findings import Planner
@@ -27,7 +28,6 @@ from pytest_infranoise.results import AgentResult
 from pytest_infranoise.results import Analysis
 from pytest_infranoise.results import Comparison
 from pytest_infranoise.results import Delta
-from pytest_infranoise.results import Design
 
 # Above it, trials are not independent.
 MOST_DISPERSION = 1.5

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from pytest_infranoise.analysis import smallest_flip_p
+from pytest_infranoise.design import Design
 from pytest_infranoise.model import Cause
 from pytest_infranoise.reports.text import Column
 from pytest_infranoise.reports.text import almost_none
@@ -32,7 +33,6 @@ from pytest_infranoise.results import AgentResult
 from pytest_infranoise.results import Comparison
 from pytest_infranoise.results import ConfigResult
 from pytest_infranoise.results import Delta
-from pytest_infranoise.results import Design
 from pytest_infranoise.results import Flip
 from pytest_infranoise.results import Rate
 from pytest_infranoise.results import Spread
