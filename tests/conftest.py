@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings
@@ -17,3 +19,10 @@ def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
     """The usual one, whose sessions load none of the other plugins that happen to be installed."""
     monkeypatch.setenv("PYTEST_ADDOPTS", without(*OTHERS))
     return pytester
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the matrix of faults; here, because the process that prints may load no conftest below this one."""
+    from tests.faults.table import print_table
+
+    print_table(terminalreporter)

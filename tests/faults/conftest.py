@@ -1,4 +1,4 @@
-"""The matrix of faults is opted in, because it takes minutes, and prints a table: fault, expected, got."""
+"""The matrix of faults is opted in, because it takes minutes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import os
 from collections.abc import Callable
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_infranoise.model import Record
 from tests.faults.expected import FAULTS
-from tests.faults.outcomes import Got
 from tests.faults.outcomes import judged_as
 from tests.faults.outcomes import own_children
 from tests.faults.outcomes import what_is_left
+from tests.faults.table import PROPERTY
 from tests.trials.lab import Lab
 
 OPT_IN = "INFRANOISE_FAULTS"
-_PROPERTY = "infranoise-fault"
 _SKIPPED = f"the matrix of faults was NOT run: set {OPT_IN}=1"
 
 Judge = Callable[..., None]
@@ -53,7 +51,7 @@ def judge(request: pytest.FixtureRequest) -> Judge:
         expected = FAULTS[fault]
         children = own_children()
         got, containers = judged_as(inject)
-        request.node.user_properties.append((_PROPERTY, json.dumps([fault, str(got)])))
+        request.node.user_properties.append((PROPERTY, json.dumps([fault, str(got)])))
         left = what_is_left(run if isinstance(run, str) else run(), containers, sweep="leaked" in got.flags)
         left += [f"child process {child}" for child in own_children() - children]
         assert left == []
@@ -61,30 +59,3 @@ def judge(request: pytest.FixtureRequest) -> Judge:
         assert not wrong, f"{fault}: {wrong}: {got.summary}"
 
     return judge
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the table; what was to be compared and was not is in it too."""
-    seen = {}
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            for name, value in getattr(report, "user_properties", ()):
-                if name == _PROPERTY:
-                    fault, got = json.loads(value)
-                    seen[fault] = got
-    if not seen:
-        return
-    terminalreporter.section("matrix of faults")
-    width = max(map(len, FAULTS))
-    wrong = 0
-    for fault, expected in FAULTS.items():
-        if fault in seen:
-            differs = bool(Got.parse(seen[fault]).differs_from(expected))
-            wrong += differs
-            word = "NO" if differs else "ok"
-            terminalreporter.write_line(f"{word:4}{fault:{width}}  {Got.of(expected)!s:56}  {seen[fault]}")
-    missing = [fault for fault in FAULTS if fault not in seen]
-    if missing:
-        names = ", ".join(missing) if len(missing) < 20 else f"{len(missing)} faults"
-        terminalreporter.write_line(f"without an outcome: {names}")
-    terminalreporter.write_line(f"{len(seen) - wrong} of {len(FAULTS)} faults judged as they must be")
