@@ -83,6 +83,7 @@ class DockerSandbox:
         self._limits: Limits | None = None
         self._holder: int | None = None  # its PID inside the container
         pid = int(inspected["State"]["Pid"])
+        self._init_pid = pid
         self._host = cgroups.locate(pid, self._id)
         self._init = processes.look(pid) if self._host else None
         self._stated = stated_privileges(inspected.get("HostConfig") or {})
@@ -179,7 +180,7 @@ class DockerSandbox:
     def processes(self) -> Mapping[str, str]:
         """Return what runs beside PID 1 and our holder; see the protocol."""
         if self._host is None:
-            return changes.list_processes(self._engine, self._id)
+            return changes.list_processes(self._engine, self._id, self._init_pid)
         return processes.others(self._host.processes(), self._spared(self._host))
 
     def _spared(self, host: cgroups.HostFiles) -> frozenset[int]:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from pytest_infranoise.sandboxes.shell import HOLDER_ARGV
 from pytest_infranoise.sandboxes.shell import HOLDERS_SLEEP
 
-_MAX_COMMAND = 4096  # bytes of a command line that are looked at
+_MAX_COMMAND = 256 * 1024  # bytes of a command line that are looked at; no word of one is longer than half of that
+_MAX_COMMANDS = 16 * 1024**2  # of all together
 _MAX_FILES = 256  # open files of one process that are looked at
 _EXITING = 0x4  # the kernel's PF_EXITING
 _HOLDER = b"".join(word.encode() + b"\0" for word in HOLDER_ARGV)
@@ -32,6 +33,7 @@ class Process(NamedTuple):
     start: int
     alive: bool
     threads: int
+    session: int
 
     @property
     def runs(self) -> bool:
@@ -48,7 +50,7 @@ def look(pid: int) -> Process | None:
         name, _, rest = text.partition("(")[2].rpartition(")")
         fields = rest.split()
         alive = fields[0] not in "ZXx" and not int(fields[6]) & _EXITING
-        return Process(pid, int(fields[1]), name, int(fields[19]), alive, int(fields[17]))
+        return Process(pid, int(fields[1]), name, int(fields[19]), alive, int(fields[17]), int(fields[3]))
     except (OSError, ValueError, IndexError):
         return None
 
@@ -77,9 +79,16 @@ def _command_line(pid: int) -> bytes:
         return b""
 
 
-def _is_holders_own(process: Process, spared: Iterable[int]) -> bool:
-    """Whether this is the holder's sleep, or about to become it; the orphans of others have PID 1 as parent too."""
-    return process.parent in spared and _command_line(process.pid) in (_HOLDERS_SLEEP, _HOLDER)
+def _is_holders_own(process: Process) -> bool:
+    """Whether this is the holder's sleep, or about to become it.
+
+    The orphans of others have PID 1 as parent too, and may call themselves what they like. But each command that
+    the engine starts in a container is in a session of its own, and nothing can enter one that it was not born in.
+    """
+    if _command_line(process.pid) not in (_HOLDERS_SLEEP, _HOLDER) or not runs_holder(process.parent):
+        return False
+    holder = look(process.parent)
+    return holder is not None and holder.session == process.session
 
 
 def others(pids: Iterable[int], spared: frozenset[int]) -> dict[str, str]:
@@ -88,16 +97,27 @@ def others(pids: Iterable[int], spared: frozenset[int]) -> dict[str, str]:
     Each is described by its command line, its directory and the files it holds open, as far as this user may see.
     """
     found = {}
+    room = _MAX_COMMANDS
+    own = False
     for pid in pids:
         process = look(pid)
-        if pid in spared or process is None or not process.runs or _is_holders_own(process, spared):
+        if pid in spared or process is None or not process.runs:
             continue
-        found[f"{pid}:{process.start}"] = _describe(pid) or process.name
+        if not own and _is_holders_own(process):
+            own = True  # it has one at a time
+            continue
+        text = (_describe(pid) if room > 0 else "") or process.name
+        room -= len(text)
+        found[f"{pid}:{process.start}"] = text
     return found
 
 
 def _describe(pid: int) -> str:
-    words = [_command_line(pid)[:_MAX_COMMAND].replace(b"\0", b" ").decode("utf-8", "replace").strip()]
+    line = _command_line(pid)
+    if len(line) > _MAX_COMMAND:
+        # Whole words: the beginning of a secret could not be told from anything else.
+        line = line[: line.rfind(b"\0", 0, _MAX_COMMAND) + 1]
+    words = [line.replace(b"\0", b" ").decode("utf-8", "replace").strip()]
     with contextlib.suppress(OSError):
         words.append(f"[in {Path(f'/proc/{pid}/cwd').readlink()}]")
     with contextlib.suppress(OSError):
@@ -114,7 +134,7 @@ def _describe(pid: int) -> str:
 def kill_others(pids: Iterable[int], spared: frozenset[int], container: str) -> bool:
     """Send SIGKILL to those of ``pids`` that are not to be spared; whether any of them still ran.
 
-    Each is held by a descriptor before it is looked at, so that nothing else on this machine can be hit when
+    The holder's sleep is killed too and does not count: the holder makes a new one. Each is held by a descriptor before it is looked at, so that nothing else on this machine can be hit when
     the number is given to another process meanwhile.
     """
     found = False
@@ -125,10 +145,10 @@ def kill_others(pids: Iterable[int], spared: frozenset[int], container: str) -> 
             descriptor = os.pidfd_open(pid)
             try:
                 process = look(pid)
-                if process is None or not process.runs or _is_holders_own(process, spared):
+                if process is None or not process.runs:
                     continue
                 if container in Path(f"/proc/{pid}/cgroup").read_text(errors="replace"):
-                    found = True
+                    found = found or not _is_holders_own(process)
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             finally:
                 os.close(descriptor)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import tarfile
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 
@@ -195,13 +196,43 @@ def test_a_list_that_is_none(text: str) -> None:
 @engine_test
 def test_processes_are_the_same_whoever_is_asked(sandbox: DockerSandbox, backend: DockerBackend) -> None:
     assert sandbox.processes() == {}
-    assert list_processes(backend._engine, sandbox.id) == {}
+    assert list_processes(backend._engine, sandbox.id, sandbox._init_pid) == {}
     begin = "mkdir /held; cd /held; setsid sleep 301 >/held/file 2>&1 & setsid sleep 302 >/dev/null 2>&1 &"
     # With the holder's own there are three.
     run(sandbox, f'{begin} until [ "$(cat /proc/[0-9]*/comm | grep -c sleep)" = 3 ]; do :; done')
     seen = sorted(text for text in sandbox.processes().values() if "sleep 30" in text)
     assert seen == ["sleep 301 [in /held] [holds /held/file]", "sleep 302 [in /held]"]
-    asked = sorted(text for text in list_processes(backend._engine, sandbox.id).values() if "sleep 30" in text)
+    asked = sorted(text for text in list_processes(backend._engine, sandbox.id, sandbox._init_pid).values() if "sleep 30" in text)
     assert asked == ["sleep 301", "sleep 302"]
     assert sandbox.kill_processes()
-    assert sandbox.processes() == list_processes(backend._engine, sandbox.id) == {}
+    assert sandbox.processes() == list_processes(backend._engine, sandbox.id, sandbox._init_pid) == {}
+
+
+def pretend(script: str) -> str:
+    """Return commands that leave a Perl script behind whose command line is that of the holder's sleep."""
+    return f"mkdir -p /tmp/p; cd /tmp/p; printf '{script}' >2147483647; setsid bash -c 'exec -a sleep perl 2147483647' &"
+
+
+@engine_test
+@pytest.mark.parametrize("from_outside", [True, False])
+def test_a_process_that_looks_like_the_holders_own(
+    sandbox: DockerSandbox, backend: DockerBackend, from_outside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = 'open F, ">", "/tmp/p/runs"; close F; sleep 300'
+    marked = "setsid sh -c ': infranoise-holder; sleep 303' >/dev/null 2>&1 &"
+    plain = "setsid sleep 2147483647 >/dev/null 2>&1 &"
+    run(sandbox, f"{{ {pretend(script)} }} >/dev/null 2>&1; {marked} {plain} until [ -e /tmp/p/runs ]; do :; done")
+    for seen in (sandbox.processes(), list_processes(backend._engine, sandbox.id, sandbox._init_pid)):
+        texts = sorted(text.partition(" [")[0] for text in seen.values() if "sleep 303" not in text[:9])
+        assert texts == ["sh -c : infranoise-holder; sleep 303", "sleep 2147483647", "sleep 2147483647"]
+    if not from_outside:
+        monkeypatch.setattr(sandbox, "_kill_from_host", lambda: False)
+    assert sandbox.kill_processes()
+    assert sandbox.processes() == {}
+    # The holder goes on: with its first sleep killed it has another one.
+    run(sandbox, 'until grep -q "^sleep" /proc/[0-9]*/cmdline; do :; done')
+    assert sandbox.processes() == {}
+    give_up = time.monotonic() + 30  # what was killed is in the engine's list until the kernel is done with it
+    while list_processes(backend._engine, sandbox.id, sandbox._init_pid) and time.monotonic() < give_up:
+        pass
+    assert list_processes(backend._engine, sandbox.id, sandbox._init_pid) == {}

@@ -21,6 +21,14 @@ def hidden(script: str) -> str:
     return f"cd /; setsid sh >/dev/null 2>&1 <<'EOS' & true\n{script}\nEOS"
 
 
+def disguised(script: str) -> str:
+    """Return a command that leaves a Perl script behind whose command line is that of our own sleeping process."""
+    return f"""mkdir -p /tmp/p; cd /tmp/p; cat >2147483647 <<'EOS'
+{script}
+EOS
+setsid bash -c 'exec -a sleep perl 2147483647' >/dev/null 2>&1 </dev/null & cd /app"""
+
+
 def as_soon_as_written(script: str, pause: float = 0.02) -> str:
     """Return a script that waits for the verifier's word, and then does something about it."""
     return f"while [ ! -s {REWARD}.txt ]; do sleep {pause}; done; {script}"

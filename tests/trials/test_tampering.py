@@ -26,6 +26,7 @@ from tests.trials.tampering import REWARD
 from tests.trials.tampering import REWRITTEN
 from tests.trials.tampering import TESTS
 from tests.trials.tampering import background
+from tests.trials.tampering import disguised
 from tests.trials.tampering import hidden
 from tests.trials.test_foreign import ANSWER
 from tests.trials.test_foreign import harbor
@@ -99,6 +100,30 @@ def test_a_verdict_that_is_rewritten_behind_the_verifiers_back(lab: Lab, way: st
     not_trusted(record)
     assert "knows /logs/verifier" in record.summary
     assert record.details["integrity"]["others"]
+
+
+# Perl, because it can wait without another process.
+DISGUISED = f"""for (1..2000) {{ last if -s "{REWARD}.txt"; select undef, undef, undef, 0.02 }}
+open F, ">", "{REWARD}.txt"; print F "1\\n"; close F; sleep 300"""
+
+
+def test_a_process_in_the_disguise_of_our_own_is_seen(lab: Lab) -> None:
+    """What it does cannot be seen; that it is there can, so that nobody believes the verifier was alone."""
+    for sample in range(2):
+        record = lab.do(disguised(DISGUISED), harbor(lab, GRADE + LINGER), sample=sample)
+        (other,) = record.details["integrity"]["others"]
+        assert other.startswith("sleep 2147483647")
+
+
+def test_a_process_in_the_disguise_of_our_own_is_killed_at_the_deadline(lab: Lab) -> None:
+    """Else it would finish the agent's work while the verifier waits."""
+    work = 'sleep 1 while not -e "/app/go"; open F, ">", "/app/answer"; print F "done\\n"; close F; sleep 300'
+    wait = "touch /app/go; for round in $(seq 100); do [ -e /app/answer ] && break; sleep 0.05; done\n"
+    task = harbor(lab, wait + GRADE)
+    task = replace(task, timeouts=replace(task.timeouts, agent=3))
+    record = lab.do(f"{disguised(work)}; sleep 60", task)
+    assert outcome(record) == fail(FailReason.AGENT_TIMEOUT), record.summary
+    assert record.details["integrity"]["others"] == []
 
 
 @pytest.mark.parametrize("way", ["by a link", "by a second reward"])
