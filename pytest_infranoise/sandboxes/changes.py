@@ -170,12 +170,12 @@ def list_processes(engine: Engine, container: str, init: int) -> dict[str, str]:
     }
     found = {}
     own = False
-    for pid, parent, session, when, command in rows:
+    for pid, parent, session, start, command in rows:
         if pid == str(init) or (pid in holders and parent not in holders):
             continue
         if not own and session == home and parent in holders and (command == HOLDERS_SLEEP or pid in holders):
             own = True  # it has one at a time
             continue
         if command and not command.endswith("<defunct>"):
-            found[f"{pid}:{when}"] = command
+            found[f"{pid}:{start}"] = command
     return found

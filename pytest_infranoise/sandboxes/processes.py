@@ -134,7 +134,9 @@ def _describe(pid: int) -> str:
 def kill_others(pids: Iterable[int], spared: frozenset[int], container: str) -> bool:
     """Send SIGKILL to those of ``pids`` that are not to be spared; whether any of them still ran.
 
-    The holder's sleep is killed too and does not count: the holder makes a new one. Each is held by a descriptor before it is looked at, so that nothing else on this machine can be hit when
+    The holder's sleep is killed too and does not count: the holder makes a new one.
+
+    Each is held by a descriptor before it is looked at, so that nothing else on this machine can be hit when
     the number is given to another process meanwhile.
     """
     found = False

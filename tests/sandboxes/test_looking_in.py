@@ -202,7 +202,11 @@ def test_processes_are_the_same_whoever_is_asked(sandbox: DockerSandbox, backend
     run(sandbox, f'{begin} until [ "$(cat /proc/[0-9]*/comm | grep -c sleep)" = 3 ]; do :; done')
     seen = sorted(text for text in sandbox.processes().values() if "sleep 30" in text)
     assert seen == ["sleep 301 [in /held] [holds /held/file]", "sleep 302 [in /held]"]
-    asked = sorted(text for text in list_processes(backend._engine, sandbox.id, sandbox._init_pid).values() if "sleep 30" in text)
+    asked = sorted(
+        text
+        for text in list_processes(backend._engine, sandbox.id, sandbox._init_pid).values()
+        if "sleep 30" in text
+    )
     assert asked == ["sleep 301", "sleep 302"]
     assert sandbox.kill_processes()
     assert sandbox.processes() == list_processes(backend._engine, sandbox.id, sandbox._init_pid) == {}
@@ -210,7 +214,8 @@ def test_processes_are_the_same_whoever_is_asked(sandbox: DockerSandbox, backend
 
 def pretend(script: str) -> str:
     """Return commands that leave a Perl script behind whose command line is that of the holder's sleep."""
-    return f"mkdir -p /tmp/p; cd /tmp/p; printf '{script}' >2147483647; setsid bash -c 'exec -a sleep perl 2147483647' &"
+    make = f"mkdir -p /tmp/p; cd /tmp/p; printf '{script}' >2147483647"
+    return f"{make}; setsid bash -c 'exec -a sleep perl 2147483647' &"
 
 
 @engine_test

@@ -78,6 +78,16 @@ INTERPRETER: Mapping[str, str] = MappingProxyType(
         "utility": "printf '#!/bin/sh\\necho done\\n' > /tmp/cat; chmod 755 /tmp/cat; mv /tmp/cat /usr/bin/cat",
         "start of Python": "mkdir -p /usr/lib/python3/dist-packages; "
         "echo pass > /usr/lib/python3/dist-packages/sitecustomize.py",
+        "moved and shadowed": "rm /usr/bin/cat; printf '#!/bin/sh\\necho done\\n' > /usr/local/bin/cat; "
+        "chmod 755 /usr/local/bin/cat",
+        "a link to an own program": "printf '#!/bin/sh\\necho done\\n' > /usr/local/bin/gcc; "
+        "chmod 755 /usr/local/bin/gcc; ln -sf /usr/local/bin/gcc /usr/bin/cat",
+        "interpreter": "rm /usr/bin/perl; printf '#!/bin/sh\\necho done\\n' > /usr/bin/perl; "
+        "chmod 755 /usr/bin/perl",
+        "interpreter moved": "mv /usr/bin/perl /usr/bin/perl.real; "
+        "printf '#!/bin/sh\\necho done\\n' > /usr/local/bin/perl; chmod 755 /usr/local/bin/perl",
+        "a directory of programs": "cp -a /usr/bin /tmp/programs; mv /usr/local/sbin /tmp/old; "
+        "ln -s /tmp/programs /usr/local/sbin",
         "pytest's configuration": "echo 'def pytest_runtest_call(): ...' > /conftest.py",
     }
 )  # fmt: skip
