@@ -9,12 +9,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_infranoise.sandboxes.protocol import DISGUISED
 from pytest_infranoise.sandboxes.shell import HOLDER_ARGV
 from pytest_infranoise.sandboxes.shell import HOLDERS_SLEEP
 
 _MAX_COMMAND = 256 * 1024  # bytes of a command line that are looked at; no word of one is longer than half of that
 _MAX_COMMANDS = 16 * 1024**2  # of all together
 _MAX_FILES = 256  # open files of one process that are looked at
+# Which programs may call themselves sleep.
+_SLEEPS = frozenset(
+    f"{directory}/{name}"
+    for directory in ("/bin", "/usr/bin", "/usr/local/bin")
+    for name in ("sleep", "busybox", "coreutils", "toybox")
+)
 _EXITING = 0x4  # the kernel's PF_EXITING
 _HOLDER = b"".join(word.encode() + b"\0" for word in HOLDER_ARGV)
 _HOLDERS_SLEEP = b"".join(word.encode() + b"\0" for word in HOLDERS_SLEEP.split())
@@ -118,6 +125,8 @@ def _describe(pid: int) -> str:
         # Whole words: the beginning of a secret could not be told from anything else.
         line = line[: line.rfind(b"\0", 0, _MAX_COMMAND) + 1]
     words = [line.replace(b"\0", b" ").decode("utf-8", "replace").strip()]
+    if _is_disguised(pid, line):
+        words.append(DISGUISED)
     with contextlib.suppress(OSError):
         words.append(f"[in {Path(f'/proc/{pid}/cwd').readlink()}]")
     with contextlib.suppress(OSError):
@@ -129,6 +138,16 @@ def _describe(pid: int) -> str:
                 if target.startswith("/") and not target.startswith("/dev/"):
                     words.append(f"[holds {target}]")
     return " ".join(dict.fromkeys(word for word in words if word))
+
+
+def _is_disguised(pid: int, line: bytes) -> bool:
+    """Whether a process that is not the holder's has the command line of one, and is not what that says."""
+    if line != _HOLDERS_SLEEP:
+        return line == _HOLDER
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink()) not in _SLEEPS
+    except OSError:
+        return False
 
 
 def kill_others(pids: Iterable[int], spared: frozenset[int], container: str) -> bool:

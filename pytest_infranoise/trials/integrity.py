@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import TypeVar
 
 from pytest_infranoise.model import Task
+from pytest_infranoise.sandboxes.protocol import DISGUISED
 from pytest_infranoise.sandboxes.protocol import Change
 from pytest_infranoise.sandboxes.protocol import FileMissing
 from pytest_infranoise.sandboxes.protocol import FileStat
@@ -98,6 +99,8 @@ class Witness:
             known = list(places)
             for text in others:
                 place = next((place for place in known if names(text, place)), None)
+                if DISGUISED in text:
+                    self._add(doubts=[f"a process that the agent left running passes itself off as ours: {text}"])
                 if place is not None:
                     self._add(doubts=[f"a process that the agent left running knows {place}: {text}"])
         changes = self._ask("files changed by the agent", lambda: sandbox.changes(is_of_interest))

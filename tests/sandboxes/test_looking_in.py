@@ -225,8 +225,9 @@ def test_a_process_that_looks_like_the_holders_own(
 ) -> None:
     script = 'open F, ">", "/tmp/p/runs"; close F; sleep 300'
     marked = "setsid sh -c ': infranoise-holder; sleep 303' >/dev/null 2>&1 &"
+    begun = 'until [ -e /tmp/p/runs ] && [ "$(cat /proc/[0-9]*/comm | grep -c ^sleep)" = 3 ]; do :; done'
     plain = "setsid sleep 2147483647 >/dev/null 2>&1 &"
-    run(sandbox, f"{{ {pretend(script)} }} >/dev/null 2>&1; {marked} {plain} until [ -e /tmp/p/runs ]; do :; done")
+    run(sandbox, f"{{ {pretend(script)} }} >/dev/null 2>&1; {marked} {plain} {begun}")
     for seen in (sandbox.processes(), list_processes(backend._engine, sandbox.id, sandbox._init_pid)):
         texts = sorted(text.partition(" [")[0] for text in seen.values() if "sleep 303" not in text[:9])
         assert texts == ["sh -c : infranoise-holder; sleep 303", "sleep 2147483647", "sleep 2147483647"]

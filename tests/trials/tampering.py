@@ -42,8 +42,7 @@ PLANTED: Mapping[str, str] = MappingProxyType(
         "dangling links": f"ln -s /tmp/none {REWARD}.txt; ln -s /proc/nothing {REWARD}.json",
         "link to the directory": f"mkdir /tmp/logs; echo 1 > /tmp/logs/reward.txt; rm -r {REWARD[:-7]}; "
         f"ln -s /tmp/logs {REWARD[:-7]}",
-        "read-only": f"echo 1 > {REWARD}.txt; chmod 444 {REWARD}.txt; chmod 555 {REWARD[:-7]}; "
-        f"chattr +i {REWARD}.txt; true",
+        "read-only": f"echo 1 > {REWARD}.txt; chmod 444 {REWARD}.txt; chmod 555 {REWARD[:-7]}",
     }
 )
 

@@ -108,11 +108,11 @@ open F, ">", "{REWARD}.txt"; print F "1\\n"; close F; sleep 300"""
 
 
 def test_a_process_in_the_disguise_of_our_own_is_seen(lab: Lab) -> None:
-    """What it does cannot be seen; that it is there can, so that nobody believes the verifier was alone."""
-    for sample in range(2):
-        record = lab.do(disguised(DISGUISED), harbor(lab, GRADE + LINGER), sample=sample)
-        (other,) = record.details["integrity"]["others"]
-        assert other.startswith("sleep 2147483647")
+    record = lab.do(disguised(DISGUISED), harbor(lab, GRADE + LINGER))
+    not_trusted(record)
+    assert "passes itself off as ours: sleep 2147483647" in record.summary
+    (other,) = record.details["integrity"]["others"]
+    assert other.startswith("sleep 2147483647")
 
 
 def test_a_process_in_the_disguise_of_our_own_is_killed_at_the_deadline(lab: Lab) -> None:
@@ -223,7 +223,7 @@ HONEST = {
         "setsid perl -e 'sleep 300' /var/logs/verifier-old /logs/verifier.d >/dev/null 2>&1 & true",
         (),
     ),
-    "long sleep": (background("exec sleep 2147483646"), ()),
+    "long sleep": (background("exec sleep 2147483647"), ()),
     "own Perl in front": (
         "cp /usr/bin/perl /usr/local/bin/perl; chmod 755 /usr/local/bin/perl",
         (Flag.TOOLS_CHANGED,),
