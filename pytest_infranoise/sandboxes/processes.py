@@ -98,7 +98,32 @@ def _is_holders_own(process: Process) -> bool:
     return holder is not None and holder.session == process.session
 
 
-def others(pids: Iterable[int], spared: frozenset[int]) -> dict[str, str]:
+Program = tuple[int, int]  # the device and the number of a program's file
+
+
+def holders_program(pids: Iterable[int]) -> Program | None:
+    """Return which program the holder's sleep is; None while that cannot be seen."""
+    for pid in pids:
+        process = look(pid)
+        if process is not None and _command_line(pid) == _HOLDERS_SLEEP and _is_holders_own(process):
+            return _program(pid)
+    return None
+
+
+def _program(pid: int) -> Program | None:
+    try:
+        found = Path(f"/proc/{pid}/exe").stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _is_original(pid: int, program: Program | None) -> bool:
+    """Whether a sleep of the holder's is the program that it was: what is called so may be replaced."""
+    return program is None or _command_line(pid) == _HOLDER or _program(pid) == program
+
+
+def others(pids: Iterable[int], spared: frozenset[int], program: Program | None = None) -> dict[str, str]:
     """Return what runs among ``pids`` beside the holder's own, by a name that a later process cannot have.
 
     Each is described by its command line, its directory and the files it holds open, as far as this user may see.
@@ -110,7 +135,7 @@ def others(pids: Iterable[int], spared: frozenset[int]) -> dict[str, str]:
         process = look(pid)
         if pid in spared or process is None or not process.runs:
             continue
-        if not own and _is_holders_own(process):
+        if not own and _is_holders_own(process) and _is_original(pid, program):
             own = True  # it has one at a time
             continue
         text = (_describe(pid) if room > 0 else "") or process.name
@@ -150,10 +175,13 @@ def _is_disguised(pid: int, line: bytes) -> bool:
         return False
 
 
-def kill_others(pids: Iterable[int], spared: frozenset[int], container: str) -> bool:
+def kill_others(
+    pids: Iterable[int], spared: frozenset[int], container: str, program: Program | None = None
+) -> bool:
     """Send SIGKILL to those of ``pids`` that are not to be spared; whether any of them still ran.
 
-    The holder's sleep is killed too and does not count: the holder makes a new one.
+    The holder's sleep does not count. It is spared where it is still the ``program`` that it was, because making a
+    new one takes memory, and killed else.
 
     Each is held by a descriptor before it is looked at, so that nothing else on this machine can be hit when
     the number is given to another process meanwhile.
@@ -168,8 +196,11 @@ def kill_others(pids: Iterable[int], spared: frozenset[int], container: str) -> 
                 process = look(pid)
                 if process is None or not process.runs:
                     continue
+                own = _is_holders_own(process)
+                if own and program is not None and _is_original(pid, program):
+                    continue
                 if container in Path(f"/proc/{pid}/cgroup").read_text(errors="replace"):
-                    found = found or not _is_holders_own(process)
+                    found = found or not own
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             finally:
                 os.close(descriptor)

@@ -24,6 +24,7 @@ from pytest_infranoise.sandboxes.changes import overlay_changes
 from pytest_infranoise.sandboxes.changes import read_changes
 from pytest_infranoise.sandboxes.container import DockerSandbox
 from pytest_infranoise.sandboxes.docker import DockerBackend
+from pytest_infranoise.sandboxes.protocol import DISGUISED
 from pytest_infranoise.sandboxes.protocol import Inspectable
 from pytest_infranoise.sandboxes.protocol import SandboxError
 
@@ -242,3 +243,20 @@ def test_a_process_that_looks_like_the_holders_own(
     while list_processes(backend._engine, sandbox.id, sandbox._init_pid) and time.monotonic() < give_up:
         pass
     assert list_processes(backend._engine, sandbox.id, sandbox._init_pid) == {}
+
+
+@engine_test
+def test_a_holder_that_was_made_to_start_another_program(sandbox: DockerSandbox) -> None:
+    """Its own sleep was killed while something else was called sleep; what is found later is innocent."""
+    assert sandbox.processes() == {}
+    script = 'open F, ">", "/runs"; close F; sleep 300 while 1'
+    make = f"printf '{script}' >/2147483647; cp /usr/bin/perl /usr/local/bin/sleep"
+    kill = (
+        "for entry in /proc/[0-9]*; do read -r name <$entry/comm; [ $name = sleep ] && kill -9 ${entry#/proc/}; done"
+    )
+    run(sandbox, f"{make}; {kill}; until [ -e /runs ]; do :; done; rm /usr/local/bin/sleep")
+    (seen,) = sandbox.processes().values()
+    assert seen.startswith(f"sleep 2147483647 {DISGUISED}")
+    assert sandbox.kill_processes()
+    run(sandbox, 'until grep -q "^sleep" /proc/[0-9]*/cmdline; do :; done')
+    assert sandbox.processes() == {}

@@ -231,7 +231,7 @@ HONEST = {
     "own program in the system's directory": ("cp /usr/bin/perl /usr/bin/gawk", ()),
     "removed program": ("rm /usr/bin/dd", ()),
     "killed every sleep": (
-        "for d in /proc/[0-9]*; do read -r c < $d/comm; [ $c = sleep ] && kill ${d#/proc/}; done; true",
+        "for d in /proc/[0-9]*; do read -r c < $d/comm; [ $c = sleep ] && kill -9 ${d#/proc/}; done; true",
         (),
     ),
     "another sh": ("ln -sf bash /bin/sh", (Flag.TOOLS_CHANGED,)),
