@@ -22,10 +22,11 @@ from pytest_infranoise.sandboxes.api_errors import from_exception
 from pytest_infranoise.sandboxes.engine import Engine
 from pytest_infranoise.sandboxes.protocol import Change
 from pytest_infranoise.sandboxes.protocol import SandboxError
-from pytest_infranoise.sandboxes.shell import HOLDER
+from pytest_infranoise.sandboxes.shell import HOLDER_ARGV
 from pytest_infranoise.sandboxes.shell import HOLDERS_SLEEP
 
 _BLOCK = 256 * 1024
+_HOLDERS_BEGINNING = " ".join(HOLDER_ARGV[:3]).partition("\n")[0]
 # One entry; keys come in either order. A path has at most 4096 bytes, each at most six characters here.
 _ENTRY = re.compile(r'\{[^{}"]*"(?:[^"\\]|\\.)*"[^{}"]*:(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
 _LONGEST_ENTRY = 32 * 1024
@@ -146,15 +147,35 @@ def entries(blocks: Iterable[bytes]) -> Iterator[dict[str, object]]:
         raise SandboxError("changes", "the engine's list of changes breaks off")
 
 
-def list_processes(engine: Engine, container: str) -> dict[str, str]:
-    """Return what runs in a container beside our holder, by PID and start; command lines only."""
+def list_processes(engine: Engine, container: str, init: int) -> dict[str, str]:
+    """Return what runs in a container beside our holder, by PID and start; command lines only.
+
+    Args:
+        engine: where the container is.
+        container: its id.
+        init: the PID of its first process, as the engine counts.
+    """
     with engine_call("top"):
-        answer = engine.client.top(container, ps_args="-eo pid,lstart,args")
-    found = {}
+        answer = engine.client.top(container, ps_args="-eo pid,ppid,sess,lstart,args")
+    rows = []
     for row in answer.get("Processes") or ():
         # The engine splits a line at the first blanks, however many columns there are.
-        pid, *when, command = (" ".join(row).split(None, 6) + [""] * 7)[:7]
-        ours = command.rstrip() == HOLDERS_SLEEP or HOLDER.split("\n", 1)[0] in command
-        if command and not ours and not command.rstrip().endswith("<defunct>"):
-            found[f"{pid}:{' '.join(when)}"] = command.strip()
+        pid, parent, session, *when, command = (" ".join(row).split(None, 8) + [""] * 9)[:9]
+        rows.append((pid, parent, session, " ".join(when), command.strip()))
+    # A command line says what its process likes; a session is one that it was born in, and each command that the
+    # engine starts in a container has its own.
+    home = next((session for pid, _, session, _, _ in rows if pid == str(init)), None)
+    holders = {
+        pid for pid, _, session, _, command in rows if session == home and command.startswith(_HOLDERS_BEGINNING)
+    }
+    found = {}
+    own = False
+    for pid, parent, session, start, command in rows:
+        if pid == str(init) or (pid in holders and parent not in holders):
+            continue
+        if not own and session == home and parent in holders and (command == HOLDERS_SLEEP or pid in holders):
+            own = True  # it has one at a time
+            continue
+        if command and not command.endswith("<defunct>"):
+            found[f"{pid}:{start}"] = command
     return found

@@ -83,6 +83,8 @@ class DockerSandbox:
         self._limits: Limits | None = None
         self._holder: int | None = None  # its PID inside the container
         pid = int(inspected["State"]["Pid"])
+        self._init_pid = pid
+        self._program: processes.Program | None = None  # what the holder's sleep was when first looked at
         self._host = cgroups.locate(pid, self._id)
         self._init = processes.look(pid) if self._host else None
         self._stated = stated_privileges(inspected.get("HostConfig") or {})
@@ -179,8 +181,9 @@ class DockerSandbox:
     def processes(self) -> Mapping[str, str]:
         """Return what runs beside PID 1 and our holder; see the protocol."""
         if self._host is None:
-            return changes.list_processes(self._engine, self._id)
-        return processes.others(self._host.processes(), self._spared(self._host))
+            return changes.list_processes(self._engine, self._id, self._init_pid)
+        self._program = self._program or processes.holders_program(self._host.processes())
+        return processes.others(self._host.processes(), self._spared(self._host), self._program)
 
     def _spared(self, host: cgroups.HostFiles) -> frozenset[int]:
         init = self._init.pid if self._init else None
@@ -211,7 +214,7 @@ class DockerSandbox:
         give_up = time.monotonic() + _KILL_SECONDS
         pause = 0.001
         try:
-            while processes.kill_others(self._host.processes(), spared, self._id):
+            while processes.kill_others(self._host.processes(), spared, self._id, self._program):
                 if time.monotonic() >= give_up:
                     return False
                 time.sleep(pause)

@@ -9,11 +9,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_infranoise.sandboxes.protocol import DISGUISED
 from pytest_infranoise.sandboxes.shell import HOLDER_ARGV
 from pytest_infranoise.sandboxes.shell import HOLDERS_SLEEP
 
-_MAX_COMMAND = 4096  # bytes of a command line that are looked at
+_MAX_COMMAND = 256 * 1024  # bytes of a command line that are looked at; no word of one is longer than half of that
+_MAX_COMMANDS = 16 * 1024**2  # of all together
 _MAX_FILES = 256  # open files of one process that are looked at
+# Which programs may call themselves sleep.
+_SLEEPS = frozenset(
+    f"{directory}/{name}"
+    for directory in ("/bin", "/usr/bin", "/usr/local/bin")
+    for name in ("sleep", "busybox", "coreutils", "toybox")
+)
 _EXITING = 0x4  # the kernel's PF_EXITING
 _HOLDER = b"".join(word.encode() + b"\0" for word in HOLDER_ARGV)
 _HOLDERS_SLEEP = b"".join(word.encode() + b"\0" for word in HOLDERS_SLEEP.split())
@@ -32,6 +40,7 @@ class Process(NamedTuple):
     start: int
     alive: bool
     threads: int
+    session: int
 
     @property
     def runs(self) -> bool:
@@ -48,7 +57,7 @@ def look(pid: int) -> Process | None:
         name, _, rest = text.partition("(")[2].rpartition(")")
         fields = rest.split()
         alive = fields[0] not in "ZXx" and not int(fields[6]) & _EXITING
-        return Process(pid, int(fields[1]), name, int(fields[19]), alive, int(fields[17]))
+        return Process(pid, int(fields[1]), name, int(fields[19]), alive, int(fields[17]), int(fields[3]))
     except (OSError, ValueError, IndexError):
         return None
 
@@ -77,27 +86,72 @@ def _command_line(pid: int) -> bytes:
         return b""
 
 
-def _is_holders_own(process: Process, spared: Iterable[int]) -> bool:
-    """Whether this is the holder's sleep, or about to become it; the orphans of others have PID 1 as parent too."""
-    return process.parent in spared and _command_line(process.pid) in (_HOLDERS_SLEEP, _HOLDER)
+def _is_holders_own(process: Process) -> bool:
+    """Whether this is the holder's sleep, or about to become it.
+
+    The orphans of others have PID 1 as parent too, and may call themselves what they like. But each command that
+    the engine starts in a container is in a session of its own, and nothing can enter one that it was not born in.
+    """
+    if _command_line(process.pid) not in (_HOLDERS_SLEEP, _HOLDER) or not runs_holder(process.parent):
+        return False
+    holder = look(process.parent)
+    return holder is not None and holder.session == process.session
 
 
-def others(pids: Iterable[int], spared: frozenset[int]) -> dict[str, str]:
+Program = tuple[int, int]  # the device and the number of a program's file
+
+
+def holders_program(pids: Iterable[int]) -> Program | None:
+    """Return which program the holder's sleep is; None while that cannot be seen."""
+    for pid in pids:
+        process = look(pid)
+        if process is not None and _command_line(pid) == _HOLDERS_SLEEP and _is_holders_own(process):
+            return _program(pid)
+    return None
+
+
+def _program(pid: int) -> Program | None:
+    try:
+        found = Path(f"/proc/{pid}/exe").stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _is_original(pid: int, program: Program | None) -> bool:
+    """Whether a sleep of the holder's is the program that it was: what is called so may be replaced."""
+    return program is None or _command_line(pid) == _HOLDER or _program(pid) == program
+
+
+def others(pids: Iterable[int], spared: frozenset[int], program: Program | None = None) -> dict[str, str]:
     """Return what runs among ``pids`` beside the holder's own, by a name that a later process cannot have.
 
     Each is described by its command line, its directory and the files it holds open, as far as this user may see.
     """
     found = {}
+    room = _MAX_COMMANDS
+    own = False
     for pid in pids:
         process = look(pid)
-        if pid in spared or process is None or not process.runs or _is_holders_own(process, spared):
+        if pid in spared or process is None or not process.runs:
             continue
-        found[f"{pid}:{process.start}"] = _describe(pid) or process.name
+        if not own and _is_holders_own(process) and _is_original(pid, program):
+            own = True  # it has one at a time
+            continue
+        text = (_describe(pid) if room > 0 else "") or process.name
+        room -= len(text)
+        found[f"{pid}:{process.start}"] = text
     return found
 
 
 def _describe(pid: int) -> str:
-    words = [_command_line(pid)[:_MAX_COMMAND].replace(b"\0", b" ").decode("utf-8", "replace").strip()]
+    line = _command_line(pid)
+    if len(line) > _MAX_COMMAND:
+        # Whole words: the beginning of a secret could not be told from anything else.
+        line = line[: line.rfind(b"\0", 0, _MAX_COMMAND) + 1]
+    words = [line.replace(b"\0", b" ").decode("utf-8", "replace").strip()]
+    if _is_disguised(pid, line):
+        words.append(DISGUISED)
     with contextlib.suppress(OSError):
         words.append(f"[in {Path(f'/proc/{pid}/cwd').readlink()}]")
     with contextlib.suppress(OSError):
@@ -111,8 +165,23 @@ def _describe(pid: int) -> str:
     return " ".join(dict.fromkeys(word for word in words if word))
 
 
-def kill_others(pids: Iterable[int], spared: frozenset[int], container: str) -> bool:
+def _is_disguised(pid: int, line: bytes) -> bool:
+    """Whether a process that is not the holder's has the command line of one, and is not what that says."""
+    if line != _HOLDERS_SLEEP:
+        return line == _HOLDER
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink()) not in _SLEEPS
+    except OSError:
+        return False
+
+
+def kill_others(
+    pids: Iterable[int], spared: frozenset[int], container: str, program: Program | None = None
+) -> bool:
     """Send SIGKILL to those of ``pids`` that are not to be spared; whether any of them still ran.
+
+    The holder's sleep does not count. It is spared where it is still the ``program`` that it was, because making a
+    new one takes memory, and killed else.
 
     Each is held by a descriptor before it is looked at, so that nothing else on this machine can be hit when
     the number is given to another process meanwhile.
@@ -125,10 +194,13 @@ def kill_others(pids: Iterable[int], spared: frozenset[int], container: str) -> 
             descriptor = os.pidfd_open(pid)
             try:
                 process = look(pid)
-                if process is None or not process.runs or _is_holders_own(process, spared):
+                if process is None or not process.runs:
+                    continue
+                own = _is_holders_own(process)
+                if own and program is not None and _is_original(pid, program):
                     continue
                 if container in Path(f"/proc/{pid}/cgroup").read_text(errors="replace"):
-                    found = True
+                    found = found or not own
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             finally:
                 os.close(descriptor)

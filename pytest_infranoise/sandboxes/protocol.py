@@ -316,6 +316,9 @@ class FileStat:
     link: str = ""  # where a link leads
 
 
+# Stands in what is seen of a process that calls itself as one of ours is called, and is another program.
+DISGUISED = "[not what it says]"
+
 # "touched" is a file of the image with another owner, mode or time, and the same content as far as can be told.
 Change = Literal["modified", "added", "deleted", "touched"]
 

@@ -6,6 +6,7 @@ here is said by the engine and the kernel. What cannot be seen is written down a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import TypeVar
 
 from pytest_infranoise.model import Task
+from pytest_infranoise.sandboxes.protocol import DISGUISED
 from pytest_infranoise.sandboxes.protocol import Change
 from pytest_infranoise.sandboxes.protocol import FileMissing
 from pytest_infranoise.sandboxes.protocol import FileStat
@@ -27,11 +29,16 @@ from pytest_infranoise.trials.evidence import Integrity
 from pytest_infranoise.trials.sent import File
 from pytest_infranoise.trials.tools import is_of_interest
 from pytest_infranoise.trials.tools import judge_tools
+from pytest_infranoise.trials.tools import to_remember
 
 _MOST = 20  # phrases of a kind that are kept
 _LONGEST = 300  # characters of one
 _ROOM = 1024**2  # bytes by which a changed file that is looked into may have grown
 _MOST_STATS = 300  # files whose size and time are remembered
+
+_IN_NAMES = r"\w.~+@%-"
+_ROUNDABOUT = re.compile(r"/(?:\./|/)+")
+_BY_PROCESS = re.compile(r"/proc/\w+/(?:task/\w+/)?(?:root|cwd)/")
 
 T = TypeVar("T")
 
@@ -46,10 +53,16 @@ class Baseline:
 
 
 class Witness:
-    """Watches one container from the end of its setup on; ``found`` is what it has seen."""
+    """Watches one container from the end of its setup on; ``found`` is what it has seen.
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    Args:
+        sandbox: the container.
+        mask: takes secrets out of a text, which has to be done before anything is cut off it.
+    """
+
+    def __init__(self, sandbox: Sandbox, mask: Callable[[str], str] = str) -> None:
         self.found = Integrity()
+        self._mask = mask
         self._box = sandbox
         self._sandbox = sandbox if isinstance(sandbox, Inspectable) else None
         self._baseline = Baseline()
@@ -61,7 +74,10 @@ class Witness:
             return
         changes = self._ask("files changed by setup", lambda: sandbox.changes(is_of_interest))
         # Only what setup itself changed needs more than a look at whether it was changed.
-        paths = sorted(changes or ())[:_MOST_STATS]
+        ranked = sorted(rank for path in changes or () if (rank := to_remember(path)) is not None)
+        paths = [path for *_, path in ranked[:_MOST_STATS]]
+        if len(ranked) > len(paths):
+            self._not_seen("files changed by setup", f"only {len(paths)} of {len(ranked)} are remembered")
         stats = self._ask("files changed by setup", lambda: {path: sandbox.stat(path) for path in paths})
         processes = self._ask("processes after setup", lambda: frozenset(sandbox.processes()))
         self._baseline = Baseline(changes, stats or {}, processes)
@@ -79,9 +95,12 @@ class Witness:
         running = self._ask("processes of the agent", sandbox.processes)
         if running is not None and self._baseline.processes is not None:
             others = [text for name, text in running.items() if name not in self._baseline.processes]
-            self.found = replace(self.found, others=_cut(others))
+            self.found = replace(self.found, others=self._cut(others))
+            known = list(places)
             for text in others:
-                place = next((place for place in places if place in text), None)
+                place = next((place for place in known if names(text, place)), None)
+                if DISGUISED in text:
+                    self._add(doubts=[f"a process that the agent left running passes itself off as ours: {text}"])
                 if place is not None:
                     self._add(doubts=[f"a process that the agent left running knows {place}: {text}"])
         changes = self._ask("files changed by the agent", lambda: sandbox.changes(is_of_interest))
@@ -89,19 +108,26 @@ class Witness:
             self._look_at_tools(sandbox, task, changes)
 
     def _look_at_tools(self, sandbox: Inspectable, task: Task, changes: Mapping[str, Change]) -> None:
+        before = self._baseline.changes or {}
+
         def kind(path: str) -> Change | None:
-            if path not in (self._baseline.changes or {}):
+            if path not in before:
                 return changes[path]
-            if path not in self._baseline.stats or changes[path] == "deleted":
+            # What setup had added is no change any more when it is gone.
+            if changes.get(path, "deleted") == "deleted":
+                return None if before[path] == "deleted" else "deleted"
+            if before[path] == "deleted":
+                return "added"
+            if path not in self._baseline.stats or sandbox.stat(path) == self._baseline.stats[path]:
                 return None
-            return None if sandbox.stat(path) == self._baseline.stats[path] else "modified"
+            return "modified"
 
         def link(path: str) -> str | None:
             stat = sandbox.stat(path)
             return stat.link if stat is not None and stat.kind == "link" else None
 
         def look() -> None:
-            new = {path: change for path in changes if (change := kind(path)) is not None}
+            new = {path: change for path in {**before, **changes} if (change := kind(path)) is not None}
             tools = judge_tools(
                 new,
                 target=task.verifier.target,
@@ -176,18 +202,29 @@ class Witness:
         try:
             return question()
         except SandboxError as error:
-            unseen = (*self.found.unseen, f"{what}: {error}"[:_LONGEST])
-            self.found = replace(self.found, unseen=unseen[:_MOST])
+            self._not_seen(what, str(error))
             return None
+
+    def _not_seen(self, what: str, why: str) -> None:
+        self.found = replace(self.found, unseen=self._cut([*self.found.unseen, f"{what}: {why}"]))
 
     def _add(self, *, forged: Iterable[str] = (), doubts: Iterable[str] = (), notes: Iterable[str] = ()) -> None:
         self.found = replace(
             self.found,
-            forged=_cut([*self.found.forged, *forged]),
-            doubts=_cut([*self.found.doubts, *doubts]),
-            notes=_cut([*self.found.notes, *notes]),
+            forged=self._cut([*self.found.forged, *forged]),
+            doubts=self._cut([*self.found.doubts, *doubts]),
+            notes=self._cut([*self.found.notes, *notes]),
         )
 
+    def _cut(self, texts: Iterable[str]) -> tuple[str, ...]:
+        return tuple(self._mask(text)[:_LONGEST] for text in list(dict.fromkeys(texts))[:_MOST])
 
-def _cut(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(text[:_LONGEST] for text in list(dict.fromkeys(texts))[:_MOST])
+
+def names(text: str, place: str) -> bool:
+    """Whether a place is in a text as a path or the beginning of one: not as part of another path or name.
+
+    A place that ends in a dash or the like is the beginning of a name.
+    """
+    plain = _ROUNDABOUT.sub("/", _BY_PROCESS.sub("/", text))
+    end = rf"(?![{_IN_NAMES}])" if place[-1:].isalnum() else ""
+    return re.search(rf"(?<![{_IN_NAMES}]){re.escape(place)}{end}", plain) is not None

@@ -278,7 +278,7 @@ class Attempt:
         agent = self._phase_agent(stack)
         if not run_setup(course, task, agent, self._report):
             return
-        course.witness = Witness(course.container())
+        course.witness = Witness(course.container(), self._masked)
         course.witness.setup_is_over()
         verifiable = run_agent(course, task, agent, self._report)
         if isinstance(agent, HostedAgent):

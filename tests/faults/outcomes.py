@@ -16,8 +16,6 @@ from pytest_infranoise.model import Record
 from pytest_infranoise.trials.runner import TrialConfigError
 from tests.faults.expected import CONFIG_ERROR
 from tests.faults.expected import INTERRUPTED
-from tests.faults.expected import NOT_PASS
-from tests.faults.expected import PASS
 from tests.faults.expected import Fault
 
 _NOISE = {Flag.STARVED.value}
@@ -49,8 +47,6 @@ class Got:
 
     def differs_from(self, fault: Fault) -> str:
         """Return what is not as it should be; empty when everything is."""
-        if fault.outcome == NOT_PASS:
-            return "it is a pass" if self.outcome == PASS else ""
         expected = Got.of(fault)
         same = (
             self.outcome == expected.outcome

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import tarfile
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 
@@ -23,6 +24,7 @@ from pytest_infranoise.sandboxes.changes import overlay_changes
 from pytest_infranoise.sandboxes.changes import read_changes
 from pytest_infranoise.sandboxes.container import DockerSandbox
 from pytest_infranoise.sandboxes.docker import DockerBackend
+from pytest_infranoise.sandboxes.protocol import DISGUISED
 from pytest_infranoise.sandboxes.protocol import Inspectable
 from pytest_infranoise.sandboxes.protocol import SandboxError
 
@@ -195,13 +197,66 @@ def test_a_list_that_is_none(text: str) -> None:
 @engine_test
 def test_processes_are_the_same_whoever_is_asked(sandbox: DockerSandbox, backend: DockerBackend) -> None:
     assert sandbox.processes() == {}
-    assert list_processes(backend._engine, sandbox.id) == {}
+    assert list_processes(backend._engine, sandbox.id, sandbox._init_pid) == {}
     begin = "mkdir /held; cd /held; setsid sleep 301 >/held/file 2>&1 & setsid sleep 302 >/dev/null 2>&1 &"
     # With the holder's own there are three.
     run(sandbox, f'{begin} until [ "$(cat /proc/[0-9]*/comm | grep -c sleep)" = 3 ]; do :; done')
     seen = sorted(text for text in sandbox.processes().values() if "sleep 30" in text)
     assert seen == ["sleep 301 [in /held] [holds /held/file]", "sleep 302 [in /held]"]
-    asked = sorted(text for text in list_processes(backend._engine, sandbox.id).values() if "sleep 30" in text)
+    asked = sorted(
+        text
+        for text in list_processes(backend._engine, sandbox.id, sandbox._init_pid).values()
+        if "sleep 30" in text
+    )
     assert asked == ["sleep 301", "sleep 302"]
     assert sandbox.kill_processes()
-    assert sandbox.processes() == list_processes(backend._engine, sandbox.id) == {}
+    assert sandbox.processes() == list_processes(backend._engine, sandbox.id, sandbox._init_pid) == {}
+
+
+def pretend(script: str) -> str:
+    """Return commands that leave a Perl script behind whose command line is that of the holder's sleep."""
+    make = f"mkdir -p /tmp/p; cd /tmp/p; printf '{script}' >2147483647"
+    return f"{make}; setsid bash -c 'exec -a sleep perl 2147483647' &"
+
+
+@engine_test
+@pytest.mark.parametrize("from_outside", [True, False])
+def test_a_process_that_looks_like_the_holders_own(
+    sandbox: DockerSandbox, backend: DockerBackend, from_outside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = 'open F, ">", "/tmp/p/runs"; close F; sleep 300'
+    marked = "setsid sh -c ': infranoise-holder; sleep 303' >/dev/null 2>&1 &"
+    begun = 'until [ -e /tmp/p/runs ] && [ "$(cat /proc/[0-9]*/comm | grep -c ^sleep)" = 3 ]; do :; done'
+    plain = "setsid sleep 2147483647 >/dev/null 2>&1 &"
+    run(sandbox, f"{{ {pretend(script)} }} >/dev/null 2>&1; {marked} {plain} {begun}")
+    for seen in (sandbox.processes(), list_processes(backend._engine, sandbox.id, sandbox._init_pid)):
+        texts = sorted(text.partition(" [")[0] for text in seen.values() if "sleep 303" not in text[:9])
+        assert texts == ["sh -c : infranoise-holder; sleep 303", "sleep 2147483647", "sleep 2147483647"]
+    if not from_outside:
+        monkeypatch.setattr(sandbox, "_kill_from_host", lambda: False)
+    assert sandbox.kill_processes()
+    assert sandbox.processes() == {}
+    # The holder goes on: with its first sleep killed it has another one.
+    run(sandbox, 'until grep -q "^sleep" /proc/[0-9]*/cmdline; do :; done')
+    assert sandbox.processes() == {}
+    give_up = time.monotonic() + 30  # what was killed is in the engine's list until the kernel is done with it
+    while list_processes(backend._engine, sandbox.id, sandbox._init_pid) and time.monotonic() < give_up:
+        pass
+    assert list_processes(backend._engine, sandbox.id, sandbox._init_pid) == {}
+
+
+@engine_test
+def test_a_holder_that_was_made_to_start_another_program(sandbox: DockerSandbox) -> None:
+    """Its own sleep was killed while something else was called sleep; what is found later is innocent."""
+    assert sandbox.processes() == {}
+    script = 'open F, ">", "/runs"; close F; sleep 300 while 1'
+    make = f"printf '{script}' >/2147483647; cp /usr/bin/perl /usr/local/bin/sleep"
+    kill = (
+        "for entry in /proc/[0-9]*; do read -r name <$entry/comm; [ $name = sleep ] && kill -9 ${entry#/proc/}; done"
+    )
+    run(sandbox, f"{make}; {kill}; until [ -e /runs ]; do :; done; rm /usr/local/bin/sleep")
+    (seen,) = sandbox.processes().values()
+    assert seen.startswith(f"sleep 2147483647 {DISGUISED}")
+    assert sandbox.kill_processes()
+    run(sandbox, 'until grep -q "^sleep" /proc/[0-9]*/cmdline; do :; done')
+    assert sandbox.processes() == {}

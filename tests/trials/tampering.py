@@ -21,6 +21,14 @@ def hidden(script: str) -> str:
     return f"cd /; setsid sh >/dev/null 2>&1 <<'EOS' & true\n{script}\nEOS"
 
 
+def disguised(script: str) -> str:
+    """Return a command that leaves a Perl script behind whose command line is that of our own sleeping process."""
+    return f"""mkdir -p /tmp/p; cd /tmp/p; cat >2147483647 <<'EOS'
+{script}
+EOS
+setsid bash -c 'exec -a sleep perl 2147483647' >/dev/null 2>&1 </dev/null & cd /app"""
+
+
 def as_soon_as_written(script: str, pause: float = 0.02) -> str:
     """Return a script that waits for the verifier's word, and then does something about it."""
     return f"while [ ! -s {REWARD}.txt ]; do sleep {pause}; done; {script}"
@@ -34,8 +42,7 @@ PLANTED: Mapping[str, str] = MappingProxyType(
         "dangling links": f"ln -s /tmp/none {REWARD}.txt; ln -s /proc/nothing {REWARD}.json",
         "link to the directory": f"mkdir /tmp/logs; echo 1 > /tmp/logs/reward.txt; rm -r {REWARD[:-7]}; "
         f"ln -s /tmp/logs {REWARD[:-7]}",
-        "read-only": f"echo 1 > {REWARD}.txt; chmod 444 {REWARD}.txt; chmod 555 {REWARD[:-7]}; "
-        f"chattr +i {REWARD}.txt; true",
+        "read-only": f"echo 1 > {REWARD}.txt; chmod 444 {REWARD}.txt; chmod 555 {REWARD[:-7]}",
     }
 )
 
@@ -70,6 +77,16 @@ INTERPRETER: Mapping[str, str] = MappingProxyType(
         "utility": "printf '#!/bin/sh\\necho done\\n' > /tmp/cat; chmod 755 /tmp/cat; mv /tmp/cat /usr/bin/cat",
         "start of Python": "mkdir -p /usr/lib/python3/dist-packages; "
         "echo pass > /usr/lib/python3/dist-packages/sitecustomize.py",
+        "moved and shadowed": "rm /usr/bin/cat; printf '#!/bin/sh\\necho done\\n' > /usr/local/bin/cat; "
+        "chmod 755 /usr/local/bin/cat",
+        "a link to an own program": "printf '#!/bin/sh\\necho done\\n' > /usr/local/bin/gcc; "
+        "chmod 755 /usr/local/bin/gcc; ln -sf /usr/local/bin/gcc /usr/bin/cat",
+        "interpreter": "rm /usr/bin/perl; printf '#!/bin/sh\\necho done\\n' > /usr/bin/perl; "
+        "chmod 755 /usr/bin/perl",
+        "interpreter moved": "mv /usr/bin/perl /usr/bin/perl.real; "
+        "printf '#!/bin/sh\\necho done\\n' > /usr/local/bin/perl; chmod 755 /usr/local/bin/perl",
+        "a directory of programs": "cp -a /usr/bin /tmp/programs; mv /usr/local/sbin /tmp/old; "
+        "ln -s /tmp/programs /usr/local/sbin",
         "pytest's configuration": "echo 'def pytest_runtest_call(): ...' > /conftest.py",
     }
 )  # fmt: skip

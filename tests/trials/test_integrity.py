@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from pytest_infranoise.agents.secrets import Masker
 from pytest_infranoise.model import Cause
 from pytest_infranoise.model import FailReason
 from pytest_infranoise.model import Flag
+from pytest_infranoise.model import Spec
+from pytest_infranoise.model import Task
 from pytest_infranoise.model import Upload
 from pytest_infranoise.model import Verdict
+from pytest_infranoise.model import Verifier
+from pytest_infranoise.sandboxes.protocol import Change
+from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.trials.decision import Decision
 from pytest_infranoise.trials.decision import Policy
 from pytest_infranoise.trials.evidence import Evidence
 from pytest_infranoise.trials.evidence import Integrity
+from pytest_infranoise.trials.integrity import Witness
+from pytest_infranoise.trials.integrity import names
 from pytest_infranoise.trials.sent import Sent
 from pytest_infranoise.trials.verdict import judge
 from tests.agents.sandbox import MemorySandbox
@@ -91,3 +101,88 @@ def test_of_two_files_with_one_path_the_later_one_was_sent() -> None:
 def test_what_a_full_disk_leaves_of_a_file(left: bytes, cut: bool) -> None:
     (file,) = Sent([Upload(b"what was sent", "/f")]).changed(MemorySandbox())
     assert file.begins_with(left) is cut
+
+
+@pytest.mark.parametrize(
+    ("text", "knows"),
+    [
+        ("tail -f /logs/verifier/reward.txt", True),
+        ("sh -c 'echo 1>/logs/verifier/reward.txt'", True),
+        ("server --at=/logs/verifier", True),
+        ("sleep 9 [in /logs/verifier]", True),
+        ("sleep 9 [holds /logs/verifier/reward.txt]", True),
+        ("cat //logs/./verifier/reward.txt", True),
+        ("cat /proc/1/root/logs/verifier/reward.txt", True),
+        ("server /var/logs/verifier", False),
+        ("server /var/logs/verifier-old", False),
+        ("server /logs/verifier-old", False),
+        ("server /logs/verifier.bak", False),
+        ("server /logs/verifiers/x", False),
+    ],
+)
+def test_a_place_is_known_by_whole_parts_of_a_path(text: str, knows: bool) -> None:
+    assert names(text, "/logs/verifier") is knows
+
+
+def test_a_place_that_is_the_beginning_of_a_name() -> None:
+    assert names("cat /infranoise/reward-0123/reward.json", "/infranoise/reward-")
+    assert names("grep x /infranoise/reward-*", "/infranoise/reward-")
+    assert not names("server /infranoise/reward", "/infranoise/reward-")
+    assert not names("server /app/infranoise/reward-1", "/infranoise/reward-")
+
+
+class Crowded(MemorySandbox):
+    """A container in which something runs, or everything fails, with a long text about it."""
+
+    workdir = "/"
+
+    def __init__(self, told: str, changed: list[str], *, fails: bool = False) -> None:
+        super().__init__()
+        self.told, self.changed, self.fails = told, changed, fails
+        self.runs: dict[str, str] = {}
+
+    def stat(self, path: str) -> None:
+        return None
+
+    def digest(self, path: str) -> None:
+        return None
+
+    def digests(self, path: str, limit: int) -> None:
+        return None
+
+    def changes(self, wanted: Callable[[str], object]) -> dict[str, Change]:
+        if self.fails:
+            raise SandboxError("changes", self.told)
+        return {path: "modified" for path in self.changed if wanted(path)}
+
+    def processes(self) -> dict[str, str]:
+        return self.runs
+
+
+SECRET = "sk-live-0123456789-abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.mark.parametrize("before", range(250, 301, 7))
+@pytest.mark.parametrize("fails", [True, False])
+def test_secrets_are_masked_before_anything_is_cut(before: int, fails: bool) -> None:
+    told = f"/logs/verifier {'x' * before} {SECRET} more"
+    box = Crowded(told, [], fails=fails)
+    witness = Witness(box, Masker([SECRET]).text)
+    witness.setup_is_over()
+    box.runs = {"7:1": told}
+    verifier = Verifier("true", None)
+    task = Task("t", Path("/t"), "", None, None, Spec(1, 1), verifier, "", workdir="/app")
+    witness.verifier_comes(task, ["/logs/verifier"])
+    texts = [*(witness.found.others or ()), *witness.found.doubts, *witness.found.unseen]
+    assert texts
+    assert not any("sk-" in text for text in texts)
+    assert all(len(text) <= 300 for text in texts)
+
+
+def test_too_many_files_of_setup_are_told() -> None:
+    few = Witness(Crowded("", [f"/opt/c/conda-meta/{number}.json" for number in range(400)] + ["/usr/bin/cat"]))
+    few.setup_is_over()
+    assert few.found.unseen == ()
+    many = Witness(Crowded("", [f"/opt/{number}/setup.cfg" for number in range(400)] + ["/usr/bin/cat"]))
+    many.setup_is_over()
+    assert many.found.unseen == ("files changed by setup: only 300 of 401 are remembered",)
