@@ -99,7 +99,7 @@ def test_a_trial_that_is_over_anyway_keeps_nobody_else_from_being_ended(tmp_path
         found: dict[str, bool] = {}
 
         def amend(granted: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-            found.update({"main": bool(entry.get("ending")) for entry in granted.values()})
+            found.update({"main": any(entry.get("ending") for entry in granted.values())})
             return {}
 
         owner.amend(amend)

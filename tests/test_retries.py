@@ -181,9 +181,8 @@ def test_nothing_is_retried_unless_asked(pytester: pytest.Pytester) -> None:
 
 
 def lab_task(path: Path) -> Task:
-    return Task(
-        "job", path / "task.yaml", "Do it.\n", "image", None, Spec(1, 2**26), Verifier("true", path), "c0ffee"
-    )
+    verifier = Verifier("true", path)
+    return Task("job", path / "task.yaml", "Do it.\n", "image", None, Spec(1, 2**26), verifier, "c0ffee")
 
 
 # What the verifier stated, waiting, and what breakers count
