@@ -88,7 +88,7 @@ class TrialProcess:
         from pytest_infranoise.sandboxes.docker import DockerBackend
 
         if self._backend is None:
-            self._backend = DockerBackend(self.run)
+            self._backend = DockerBackend(self.run, host_ports=self.prepared.host_ports)
         return self._backend
 
     def admit(self, trial: Trial) -> AbstractContextManager[Mapping[str, Any]]:
@@ -261,7 +261,6 @@ def _retry(
         with contextlib.suppress(TrialExpired), process.expiry.expose():
             may = waited(process, trial.task, pause_before(record, made))
         if not may or process.expiry.expired:
-            return
             return
         asked = AgentContext(trial.agent, trial.task, trial.key, settings.seed)
         agent: Agent = config.hook.pytest_infranoise_make_agent(context=asked)
