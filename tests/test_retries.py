@@ -229,3 +229,49 @@ def test_breakers_count_trials_and_not_their_attempts(tmp_path: Path, cause: Cau
             for attempt in range(1, 10):
                 process.ended(failed(cause, attempt), retried=True)
     assert process.stopped(task) is not None
+
+
+DOOMED = """\
+import subprocess
+
+from pytest_infranoise.agents.protocol import AgentResult
+
+class Doomed:
+    def __init__(self, task):
+        self.name = task.name
+
+    def setup(self, sandbox):
+        pass
+
+    def run(self, instruction, sandbox):
+        if self.name == "a-doomed":
+            container = sandbox.exec(["cat", "/etc/hostname"]).output.decode().strip()
+            subprocess.run(["docker", "kill", container], check=True, capture_output=True)
+        sandbox.exec(["sh", "-c", "echo done > answer.txt"])
+        return AgentResult(exit_code=0)
+
+def pytest_infranoise_make_agent(context):
+    return Doomed(context.task) if context.choice.kind == "doomed" else None
+"""
+
+
+@pytest.mark.engine
+def test_one_trial_that_loses_every_container_does_not_stop_the_run(pytester: pytest.Pytester) -> None:
+    suite = pytester.path / "suite"
+    suite.mkdir()
+    pytester.makepyfile(**{"suite/doomed": DOOMED})
+    pytester.makeconftest("pytest_plugins = ['suite.doomed']")
+    (suite / "infranoise.toml").write_text("agent = 'doomed'\nresource-configs = ['1x']\nsamples = 1\n", "utf-8")
+    for name in ("a-doomed", "b-fine"):
+        make_task(suite, name)
+
+    pytester.runpytest_subprocess("suite", "--infranoise-retries", "3")
+
+    run = last_run(pytester)
+    assert {one.key.task: one.cause or one.verdict for one in run.records} == {
+        "a-doomed": "container-lost",
+        "b-fine": "pass",
+    }
+    assert [one.cause for one in run.retries] == ["container-lost"] * 3
+    assert run.missing == ()
+    assert run.meta["cut_short"] is None
