@@ -67,6 +67,10 @@ def plain_test(pytester: pytest.Pytester) -> None:
         (["--infranoise-memory-reserve", "lots"], "*--infranoise-memory-reserve: 'lots' is no amount of memory*"),
         (["--infranoise-allow-host-port", "http"], "*--infranoise-allow-host-port: 'http' is no list of ports*"),
         (["--infranoise-allow-host-port", "80,"], "*--infranoise-allow-host-port: '80,' is no list of ports*"),
+        (
+            ["--infranoise-allow-host-port", "00655350"],
+            "*--infranoise-allow-host-port: '00655350' is no list of ports*",
+        ),
         (["--infranoise-allow-host-port", "0"], "*--infranoise-allow-host-port: '0' is no list of ports*"),
         (["--infranoise-allow-host-port", "65536"], "*--infranoise-allow-host-port: '65536' is no list of ports*"),
         (["--infranoise-memory-reserve", "100%"], "*--infranoise-memory-reserve: '100%' is not above 0 %*"),
