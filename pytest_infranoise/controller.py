@@ -141,7 +141,7 @@ class Controller:
         from pytest_infranoise.sandboxes.docker import DockerBackend
 
         self._make_run_dir()
-        self._backend = DockerBackend(self.run)
+        self._backend = DockerBackend(self.run, host_ports=self.settings.policies.allow_host_port)
         try:
             self._hold_run()
             # First, so that `infranoise clean` sees a living run before it has any image.
@@ -151,7 +151,7 @@ class Controller:
             self._owner.hold_images(prepared.images.values())
             self._check_engine(prepared)
             prepare.sweep_dead_runs(self._backend, ledger, say, resumed=self.run if self._resumed else None)
-            prepared = replace(prepared, place=ledger.place)
+            prepared = replace(prepared, place=ledger.place, host_ports=self.settings.policies.allow_host_port)
             prepared.write(self.run_dir)
             isolation = prepare.isolation(plan, self._backend)
         except prepare.PreparationError as error:
@@ -248,7 +248,7 @@ class Controller:
             pass_threshold=self.settings.pass_threshold,
             prepared=prepared,
             make_agent=lambda context: self._hook.pytest_infranoise_make_agent(context=context),
-            backend=lambda: DockerBackend(self.run),
+            backend=lambda: DockerBackend(self.run, host_ports=prepared.host_ports),
         )
         selected = {task.name for task in plan.tasks}
         tasks = {task.name: task for task in self._tasks if task.name in selected}

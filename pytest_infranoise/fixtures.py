@@ -54,6 +54,7 @@ PROCESS = pytest.StashKey["TrialProcess"]()
 # How long an engine that went away may take to come back before the run is stopped.
 _ENGINE_GRACE = 30.0
 _ROOM_GRACE = 5.0  # the same for an engine's full disk to have room again
+_LOOK_STOPPED = 0.5  # seconds between looks, while waiting for a retry, whether the run was stopped
 _LOOK_SECONDS = 5.0  # whoever looks whether the run is alive holds its lock for a moment
 
 
@@ -87,7 +88,7 @@ class TrialProcess:
         from pytest_infranoise.sandboxes.docker import DockerBackend
 
         if self._backend is None:
-            self._backend = DockerBackend(self.run)
+            self._backend = DockerBackend(self.run, host_ports=self.prepared.host_ports)
         return self._backend
 
     def admit(self, trial: Trial) -> AbstractContextManager[Mapping[str, Any]]:
@@ -118,12 +119,15 @@ class TrialProcess:
         with contextlib.suppress(OSError), stop_file(self.run_dir).open("x", encoding="utf-8") as file:
             file.write(reason)
 
-    def ended(self, record: Record) -> None:
-        """Take in how a trial ended, and stop the run when more of them make no sense."""
+    def ended(self, record: Record, *, retried: bool = False) -> None:
+        """Take in how an attempt ended, and stop the run when more trials make no sense.
+
+        Breakers count trials: a ``retried`` one that goes wrong again is not another one that went wrong.
+        """
         from pytest_infranoise.breakers import note_end
 
         try:
-            reason = note_end(self.run_dir, record)
+            reason = None if retried else note_end(self.run_dir, record)
         except OSError as error:
             reason = f"the run directory {self.run_dir} cannot be written to: {error}"
         if record.cause == "daemon-lost" and not self.backend.ready(_ENGINE_GRACE):
@@ -191,8 +195,11 @@ def infranoise_backend(request: pytest.FixtureRequest) -> Backend:
 def infranoise_agent(request: pytest.FixtureRequest) -> Agent:
     """The agent of this trial."""
     from pytest_infranoise.agents.protocol import AgentContext
+    from pytest_infranoise.agents.secrets import masker_for
 
     spec: TrialSpec = request.node.stash[SPEC]
+    # Making it may raise and say what it was given.
+    request.node.stash[MASKER] = masker_for(None, spec.agent, spec.task)
     context = AgentContext(spec.agent, spec.task, spec.key, request.config.stash[SETTINGS].seed)
     agent: Agent = request.config.hook.pytest_infranoise_make_agent(context=context)
     return agent
@@ -250,15 +257,27 @@ def _retry(
     again = replace(context, image=lambda task: process.prepared.image_now(task, context.backend))
     first = record.attempt
     while may_retry(record, settings.policies.retries, made := record.attempt - first):
+        may = False
         with contextlib.suppress(TrialExpired), process.expiry.expose():
-            time.sleep(pause_before(record, made))
-        if process.expiry.expired or process.stopped(trial.task) is not None:
+            may = waited(process, trial.task, pause_before(record, made))
+        if not may or process.expiry.expired:
             return
         asked = AgentContext(trial.agent, trial.task, trial.key, settings.seed)
         agent: Agent = config.hook.pytest_infranoise_make_agent(context=asked)
         with mistakes_told(process, trial.task):
             record = run_trial(trial, agent, again, record.attempt + 1)
-        process.ended(record)
+        process.ended(record, retried=True)
+
+
+def waited(process: TrialProcess, task: Task, seconds: float) -> bool:
+    """Wait before a trial of a task is tried again; whether it still may, which is asked all the while."""
+    give_up = time.monotonic() + seconds
+    while process.stopped(task) is None:
+        left = give_up - time.monotonic()
+        if left <= 0:
+            return True
+        time.sleep(min(left, _LOOK_STOPPED))
+    return False
 
 
 def trial_context(config: pytest.Config, process: TrialProcess, backend: Backend) -> TrialContext:

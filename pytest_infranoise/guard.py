@@ -83,7 +83,11 @@ class Guard:
 
     def look(self, sandbox: Sandbox) -> Look:
         """Return the look at the host on behalf of one trial."""
-        return Look(_SECONDS, lambda: self._look(sandbox))
+        return Look(_SECONDS, lambda: self._look(sandbox), self._spared)
+
+    def _spared(self) -> None:
+        """Take back that the trial is ending: as long as that stands, nobody else on the host is ended."""
+        self._owner.amend(lambda _granted: {"ending": False})
 
     def _look(self, sandbox: Sandbox) -> CutOff | None:
         available, now = self._available(), time.time()

@@ -232,6 +232,7 @@ def _settings_problems(settings: Settings, tasks: Sequence[Task], *, agent_missi
 
 def _agent_problems(config: pytest.Config, settings: Settings, specs: Sequence[TrialSpec]) -> list[str]:
     from pytest_infranoise.agents.protocol import AgentContext
+    from pytest_infranoise.agents.secrets import masker_for
 
     first = {(spec.agent.name, spec.task.name): spec for spec in reversed(specs) if spec.task.unsupported is None}
     problems = []
@@ -241,10 +242,12 @@ def _agent_problems(config: pytest.Config, settings: Settings, specs: Sequence[T
             agent = config.hook.pytest_infranoise_make_agent(context=context)
         except ValueError as error:
             named = str(spec.task.file) in str(error) or repr(spec.agent.name) in str(error)
-            problems.append(str(error) if named else f"{spec.task.file}: agent {spec.agent.name!r}: {error}")
+            told = masker_for(None, spec.agent, spec.task).text(str(error))
+            problems.append(told if named else f"{spec.task.file}: agent {spec.agent.name!r}: {told}")
             continue
         except Exception as error:
-            problems.append(f"agent {spec.agent.name!r}: making it failed: {type(error).__name__}: {error}")
+            told = masker_for(None, spec.agent, spec.task).text(f"{type(error).__name__}: {error}")
+            problems.append(f"agent {spec.agent.name!r}: making it failed: {told}")
             continue
         if agent is None:
             problems.append(_unknown_agent(settings, spec.agent))

@@ -12,7 +12,7 @@ from typing import Literal
 
 RESERVE_SHARE = 0.05  # of the host's memory, and at most the next: what the guard keeps free by default
 RESERVE_MOST = 500 * 1024**2
-TOML_KEYS = ("oom-child", "oom-mode", "retries", "memory-reserve")
+TOML_KEYS = ("oom-child", "oom-mode", "retries", "memory-reserve", "allow-host-port")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,14 @@ class Policies:
         retries: how many more attempts an infra-error may get whose outcome is unknown.
         memory_reserve: memory that the guard keeps free on the engine's host: bytes, a share (below 1) of all
             memory, or None for the default; 0 turns the guard off.
+        allow_host_port: TCP ports of the engine's host that trials with a network may reach, in order.
     """
 
     oom_child: Literal["infra", "fail"] = "infra"
     oom_mode: Literal["single", "group"] = "single"
     retries: int = 0
     memory_reserve: int | float | None = None
+    allow_host_port: tuple[int, ...] = ()
 
     def reserve_of(self, memory: int) -> int:
         """Return the bytes that are kept free on a host with so much memory."""

@@ -73,6 +73,7 @@ class Prepared:
     image_errors: Mapping[str, Mapping[str, Any]]
     admit: Admit = "floor"  # what is reserved for a trial
     place: str = ""  # the ledger that holds the floors, as containers are labelled with it
+    host_ports: tuple[int, ...] = ()  # what containers with a network may reach of the engine's host
 
     def write(self, run_dir: Path) -> None:
         """Put it where the workers look."""
@@ -91,6 +92,7 @@ class Prepared:
             image_errors=data["image_errors"],
             admit=data["admit"],
             place=data["place"],
+            host_ports=tuple(data["host_ports"]),
         )
 
     def image(self, task: Task) -> str:

@@ -176,6 +176,7 @@ def adopted_options(option: Any, meta: Mapping[str, Any], file: SettingsFile) ->
         ("infranoise_baseline", meta.get("baseline")),
         *((f"infranoise_{name}", value) for name, value in _design(meta).items()),
         *((f"infranoise_{name}", policy.get(name)) for name in ("oom_child", "oom_mode", "retries")),
+        ("infranoise_allow_host_port", _ports(meta)),
         ("infranoise_default_cpus", _range(defaults.get("cpus"))),
         ("infranoise_default_memory", _range(defaults.get("memory"))),
     ):
@@ -189,6 +190,11 @@ def _design(meta: Mapping[str, Any]) -> dict[str, Any]:
     design = dict(meta.get("design") or {})
     # In points there; rounded, so that 0.03 comes out as 3 and not as a neighbour of it.
     return {name: round(100 * value, 7) if name == "margin" else value for name, value in design.items()}
+
+
+def _ports(meta: Mapping[str, Any]) -> str | None:
+    allowed = (meta.get("isolation") or {}).get("allowed_host_ports") or ()
+    return ",".join(map(str, allowed)) or None
 
 
 def _range(ends: Sequence[float] | None) -> str | None:

@@ -41,20 +41,21 @@ _MOST: Mapping[Cause, int | None] = MappingProxyType(
 _PAUSES: Mapping[Cause, float] = MappingProxyType(
     {Cause.IMAGE_PULL: 30.0, Cause.MODEL_API: 10.0, Cause.NETWORK_SETUP: 2.0, Cause.HOST_PRESSURE: 5.0}
 )
+LONGEST_PAUSE = 300.0  # seconds
 
 
 def may_retry(record: Record, retries: int, made: int) -> bool:
     """Whether an attempt that ended like this may be followed by another.
 
-    Never when a verifier stated a reward, whichever it was: to repeat a trial for what came out of it is to choose
-    among outcomes.
+    Never when a verifier stated a reward, whichever it was and whether or not it could be taken for a verdict: to
+    repeat a trial for what came out of it is to choose among outcomes.
 
     Args:
         record: the last attempt.
         retries: the most that the user allows.
         made: the retries of this trial so far; an attempt that died with an earlier session was none.
     """
-    if record.verdict is not Verdict.INFRA_ERROR or record.cause is None or record.reward is not None:
+    if record.verdict is not Verdict.INFRA_ERROR or record.cause is None or _stated(record):
         return False
     most = _MOST[record.cause]
     allowed = retries if most is None else min(most, retries)
@@ -65,7 +66,14 @@ def may_retry(record: Record, retries: int, made: int) -> bool:
 
 def pause_before(record: Record, made: int) -> float:
     """Return the seconds to wait before the attempt after this one; ``made`` as in ``may_retry``."""
-    return _PAUSES.get(record.cause, 0.0) * 2.0**made if record.cause else 0.0
+    pause = _PAUSES.get(record.cause, 0.0) * 2.0**made if record.cause else 0.0
+    return min(pause, LONGEST_PAUSE)
+
+
+def _stated(record: Record) -> bool:
+    """Whether the verifier stated a reward, also one that is no verdict; or whether that cannot be told."""
+    stated = record.details.get("artefact", {}).get("stated")
+    return record.reward is not None or stated is not None or "details_lost" in record.details
 
 
 def _in_verifier(record: Record) -> bool:

@@ -49,6 +49,15 @@ def add_policy_options(parser: pytest.Parser, group: pytest.OptionGroup) -> None
         "above its floor is ended as infra-error host-pressure. Default: 5%% of the memory, 500M at most; 0 turns "
         "this off.",
     )
+    group.addoption(
+        "--infranoise-allow-host-port",
+        metavar="PORT[,PORT]",
+        help="TCP ports of the engine's host that trials with a network may reach, e.g. of a proxy or a mirror of "
+        "packages; by default none.",
+    )
+    parser.addini(
+        "infranoise_allow_host_port", "ports of the host that trials may reach", type="string", default=""
+    )
     parser.addini("infranoise_oom_child", "infra or fail (see --infranoise-oom-child)", type="string", default="")
     parser.addini("infranoise_oom_mode", "single or group (see --infranoise-oom-mode)", type="string", default="")
     parser.addini("infranoise_retries", "further attempts (see --infranoise-retries)", type="int", default=None)
@@ -124,9 +133,22 @@ def parse_reserve(text: str) -> int | float:
     return float(share[1]) / 100
 
 
+def parse_ports(text: str) -> tuple[int, ...]:
+    """Return the ports in ``3128`` or ``3128, 8081``; brackets around them are TOML's.
+
+    Raises:
+        ValueError: it is no such text; the message is fit to show to a user.
+    """
+    words = [word.strip() for word in text.strip().removeprefix("[").removesuffix("]").split(",")]
+    if not all(word.isascii() and word.isdecimal() and len(word) <= 5 and 0 < int(word) < 2**16 for word in words):
+        raise ValueError(f"{text!r} is no list of ports from 1 to {2**16 - 1}; give e.g. 3128 or 3128,8081")
+    return tuple(sorted({int(word) for word in words}))
+
+
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
     "oom_child": _one_of(_OOM_CHILD),
     "oom_mode": _one_of(_OOM_MODE),
     "retries": _retries,
     "memory_reserve": parse_reserve,
+    "allow_host_port": parse_ports,
 }

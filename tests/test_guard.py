@@ -1,10 +1,26 @@
 from __future__ import annotations
 
+import itertools
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from typing import cast
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_infranoise.guard import Guard
 from pytest_infranoise.guard import Reading
 from pytest_infranoise.guard import victim
+from pytest_infranoise.host import Capacity
+from pytest_infranoise.host import Ledger
+from pytest_infranoise.model import Allocation
+from pytest_infranoise.sandboxes.protocol import Counters
+from pytest_infranoise.sandboxes.protocol import Sandbox
+from pytest_infranoise.trials.evidence import CutOff
+from pytest_infranoise.trials.watch import watched
 
 _readings = st.lists(
     st.builds(
@@ -58,3 +74,43 @@ def test_whoever_goes_is_above_its_floor_and_nobody_is_further(
 @given(_readings, st.integers(0, 99))
 def test_everybody_comes_to_the_same_answer(readings: list[Reading], available: int) -> None:
     assert victim(readings, available, 100) == victim(readings[::-1], available, 100)
+
+
+class _Holding:
+    """What the guard asks of a sandbox: what it holds."""
+
+    def counters(self) -> Counters:
+        return Counters(anonymous=200)
+
+
+def test_a_trial_that_is_over_anyway_keeps_nobody_else_from_being_ended(tmp_path: Path) -> None:
+    """Its mark in the ledger goes with the refusal, however the host's memory does meanwhile."""
+    ledger = Ledger("guarded", tmp_path)
+    owner, limit = ledger.register("run", "main"), Capacity(64, 10_000)
+    sandbox = cast(Sandbox, _Holding())
+    asked = threading.Event()
+
+    def refuse(_why: CutOff) -> bool:
+        assert ending() == {"main": True}
+        asked.set()
+        return False
+
+    def ending() -> dict[str, bool]:
+        found: dict[str, bool] = {}
+
+        def amend(granted: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+            found.update({"main": any(entry.get("ending") for entry in granted.values())})
+            return {}
+
+        owner.amend(amend)
+        return found
+
+    readings = itertools.chain([0], itertools.repeat(5000))  # short once, then never again
+    try:
+        with owner.reserve(Allocation(0.1, 1.0, 50, None), limit):
+            look = Guard(owner, 1000, lambda: next(readings)).look(sandbox)
+            with watched([replace(look, seconds=0.01)], refuse, lambda: None):
+                assert asked.wait(60)
+            assert ending() == {"main": False}
+    finally:
+        owner.close()

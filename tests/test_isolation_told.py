@@ -102,3 +102,21 @@ def test_this_machine_knows_no_more_capabilities_than_the_list() -> None:
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text("ascii"))
     if last <= 40:
         assert not names_of((1 << (last + 1)) - 1)[-1].isdecimal()
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["plain", "n2"])
+def test_ports_that_are_allowed_are_told(pytester: pytest.Pytester, workers: list[str]) -> None:
+    suite = pytester.path / "suite"
+    suite.mkdir()
+    (suite / "infranoise.toml").write_text(
+        "agent = 'oracle'\nresource-configs = ['1x']\nsamples = 1\nallow-host-port = [8081, 3128]\n", "utf-8"
+    )
+    make_task(suite, "job", network=True)
+
+    output = " ".join(pytester.runpytest_subprocess("suite", *workers).stdout.str().split())
+
+    run = read_run(find_run(pytester.path / ".infranoise" / "runs", None))
+    assert run.meta["isolation"]["allowed_host_ports"] == [3128, 8081]
+    assert "could reach ports of the engine's host, as allowed: 3128, 8081" in output
+    assert [one.verdict for one in run.records] == ["pass"]

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_infranoise.fixtures import TrialProcess
+from pytest_infranoise.fixtures import waited
 from pytest_infranoise.journal import Run
 from pytest_infranoise.journal import find_run
 from pytest_infranoise.journal import read_run
 from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Record
+from pytest_infranoise.model import Spec
+from pytest_infranoise.model import Task
 from pytest_infranoise.model import Verdict
+from pytest_infranoise.model import Verifier
 from pytest_infranoise.retries import may_retry
 from pytest_infranoise.retries import pause_before
 from tests.builders import key
@@ -170,3 +178,100 @@ def test_nothing_is_retried_unless_asked(pytester: pytest.Pytester) -> None:
     assert last_run(pytester).meta["policy"]["retries"] == 0
     assert "policy:" not in output
     assert "retries" not in output
+
+
+def lab_task(path: Path) -> Task:
+    verifier = Verifier("true", path)
+    return Task("job", path / "task.yaml", "Do it.\n", "image", None, Spec(1, 2**26), verifier, "c0ffee")
+
+
+# What the verifier stated, waiting, and what breakers count
+
+
+@pytest.mark.parametrize("stated", [0.0, 1.0])
+def test_never_when_the_verifier_stated_a_number_that_is_no_verdict(stated: float) -> None:
+    told = failed(Cause.VERIFIER_ERROR, details={"artefact": {"status": "no-tests", "stated": stated}})
+    assert not may_retry(told, 9, 0)
+    assert may_retry(failed(Cause.VERIFIER_ERROR, details={"artefact": {"stated": None}}), 9, 0)
+    # Nor when nobody can say any more what it stated.
+    assert not may_retry(failed(Cause.VERIFIER_ERROR, details={"details_lost": "Traceback"}), 9, 0)
+
+
+@given(st.sampled_from(Cause), st.integers(0, 10))
+def test_no_pause_is_longer_than_five_minutes(cause: Cause, made: int) -> None:
+    assert 0 <= pause_before(failed(cause), made) <= 300
+
+
+def test_a_run_that_is_stopped_waits_for_no_retry(tmp_path: Path) -> None:
+    process = TrialProcess("run", tmp_path, "main")
+    stopper = threading.Timer(0.1, TrialProcess("run", tmp_path, "gw1").stop, ["the engine is gone"])
+    stopper.start()
+    # Would it not be noticed, this would take an hour.
+    assert not waited(process, lab_task(tmp_path), 3600)
+    stopper.join()
+    assert not waited(process, lab_task(tmp_path), 0)
+
+
+def test_a_pause_that_nothing_stops_ends_with_a_retry(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    assert waited(TrialProcess("run", tmp_path, "main"), lab_task(tmp_path), 0.2)
+    assert time.monotonic() - begun >= 0.2
+
+
+@pytest.mark.parametrize(("cause", "most"), [(Cause.ENV_START, 5), (Cause.CONTAINER_LOST, 3)])
+def test_breakers_count_trials_and_not_their_attempts(tmp_path: Path, cause: Cause, most: int) -> None:
+    process = TrialProcess("run", tmp_path, "main")
+    task = lab_task(tmp_path)
+    for number in range(1, most + 1):
+        assert process.stopped(task) is None, number
+        process.ended(failed(cause))
+        if number < most:
+            for attempt in range(1, 10):
+                process.ended(failed(cause, attempt), retried=True)
+    assert process.stopped(task) is not None
+
+
+DOOMED = """\
+import subprocess
+
+from pytest_infranoise.agents.protocol import AgentResult
+
+class Doomed:
+    def __init__(self, task):
+        self.name = task.name
+
+    def setup(self, sandbox):
+        pass
+
+    def run(self, instruction, sandbox):
+        if self.name == "a-doomed":
+            container = sandbox.exec(["cat", "/etc/hostname"]).output.decode().strip()
+            subprocess.run(["docker", "kill", container], check=True, capture_output=True)
+        sandbox.exec(["sh", "-c", "echo done > answer.txt"])
+        return AgentResult(exit_code=0)
+
+def pytest_infranoise_make_agent(context):
+    return Doomed(context.task) if context.choice.kind == "doomed" else None
+"""
+
+
+@pytest.mark.engine
+def test_one_trial_that_loses_every_container_does_not_stop_the_run(pytester: pytest.Pytester) -> None:
+    suite = pytester.path / "suite"
+    suite.mkdir()
+    pytester.makepyfile(**{"suite/doomed": DOOMED})
+    pytester.makeconftest("pytest_plugins = ['suite.doomed']")
+    (suite / "infranoise.toml").write_text("agent = 'doomed'\nresource-configs = ['1x']\nsamples = 1\n", "utf-8")
+    for name in ("a-doomed", "b-fine"):
+        make_task(suite, name)
+
+    pytester.runpytest_subprocess("suite", "--infranoise-retries", "3")
+
+    run = last_run(pytester)
+    assert {one.key.task: one.cause or one.verdict for one in run.records} == {
+        "a-doomed": "container-lost",
+        "b-fine": "pass",
+    }
+    assert [one.cause for one in run.retries] == ["container-lost"] * 3
+    assert run.missing == ()
+    assert run.meta["cut_short"] is None

@@ -132,3 +132,55 @@ def test_where_a_secret_is_told_is_found(tmp_path: Path) -> None:
     """The search above finds what it is meant to find."""
     for form in forms(TOKEN):
         assert any(other in f"x{form}y" for part in PARTS for other in forms(part))
+
+
+LEAKY = """\
+import os
+
+made = []
+
+class Leaky:
+    def __init__(self, kind):
+        made.append(kind)
+        # The first one is made while the session is planned.
+        if kind != "late" or len(made) > 1:
+            raise (ValueError if kind == "refuses" else RuntimeError)("bad key " + os.environ["TOKEN"])
+
+    def setup(self, sandbox):
+        pass
+
+    def run(self, instruction, sandbox):
+        pass
+
+def pytest_infranoise_make_agent(context):
+    return Leaky(context.choice.kind) if context.choice.kind in ("refuses", "raises", "late") else None
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["plain", "n2"])
+@pytest.mark.parametrize("kind", ["refuses", "raises", "late"])
+def test_an_agent_that_cannot_be_made_tells_no_secret(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: list[str], kind: str
+) -> None:
+    """Neither while the session is planned nor when its trial comes."""
+    monkeypatch.setenv("TOKEN", TOKEN)
+    suite = pytester.path / "suite"
+    suite.mkdir()
+    (suite / "infranoise.toml").write_text(
+        "agent = 'leaky'\nresource-configs = ['1x']\nsamples = 1\n"
+        f"[agents.leaky]\nkind = '{kind}'\nenv = ['TOKEN']\n",
+        "utf-8",
+    )
+    pytester.makeconftest(LEAKY)
+    make_task(suite, "job")
+
+    result = pytester.runpytest_subprocess("suite", "-rA", "-l", "--tb=long", "--junitxml=junit.xml", *workers)
+
+    printed = result.stdout.str() + result.stderr.str()
+    assert "bad key ***" in printed
+    kept = {path: path.read_text("utf-8", "surrogateescape") for path in pytester.path.rglob("*") if path.is_file()}
+    told = [path for path, text in kept.items() if any(form in text for form in forms(TOKEN))]
+    assert told == []
+    assert not [form for form in forms(TOKEN) if form in printed]
+    if kind == "late":
+        assert "bad key ***" in kept[pytester.path / "junit.xml"]

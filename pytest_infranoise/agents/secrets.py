@@ -73,7 +73,10 @@ class Masker:
 
 
 def masker_for(agent: object, choice: AgentChoice, task: Task) -> Masker:
-    """Return what keeps out everything that an agent and a task were given from this machine's environment."""
+    """Return what keeps out everything that an agent and a task were given from this machine's environment.
+
+    An ``agent`` of None is one that is not made yet, or cannot be: its constructor may say secrets as well.
+    """
     variables = {*_passed(choice), *host_variables(task)}
     values = [os.environ[name] for name in sorted(variables) if name in os.environ]
     return Masker((*getattr(agent, "secrets", ()), *values))
@@ -87,7 +90,10 @@ def unmaskable(choice: AgentChoice, task: Task) -> Iterator[str]:
 
 
 def _passed(choice: AgentChoice) -> tuple[str, ...]:
-    return tuple(choice.options.get("env", ()))
+    given = choice.options.get("env", ())
+    # What kinds of other plugins take for ``env`` is their own business.
+    names = [given] if isinstance(given, str) else given if isinstance(given, list | tuple | dict) else ()
+    return tuple(name for name in names if isinstance(name, str))
 
 
 def _forms(secret: str) -> Iterator[str]:

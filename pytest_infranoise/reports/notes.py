@@ -17,6 +17,10 @@ def run_notes(meta: Mapping[str, Any]) -> Iterator[str]:
     reached = _reachable(meta.get("isolation", {}))
     if reached:
         yield reached
+    allowed = meta.get("isolation", {}).get("allowed_host_ports")
+    if allowed:
+        ports = ", ".join(map(str, allowed))
+        yield f"trials with a network could reach ports of the engine's host, as allowed: {ports}"
 
 
 def _policy(policy: Mapping[str, Any]) -> Iterator[str]:

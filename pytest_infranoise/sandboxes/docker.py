@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -64,12 +65,14 @@ class DockerBackend:
     Args:
         run: the run's id; containers and networks carry it as the label ``infranoise.run``.
         timeout: seconds that one call to the engine may take.
+        host_ports: TCP ports of the engine's host that containers with a network may reach.
     """
 
     name = "docker"
 
-    def __init__(self, run: str, timeout: float = 60.0) -> None:
+    def __init__(self, run: str, timeout: float = 60.0, host_ports: Sequence[int] = ()) -> None:
         self.run = run
+        self._host_ports = tuple(host_ports)
         self._engine = Engine(timeout)
         self._images = Images(self._engine)
         # Events of this process's containers only: with many workers, each would else get those of all.
@@ -166,7 +169,8 @@ class DockerBackend:
     def _ensure_network(self, labels: Mapping[str, str] | None) -> Network:
         if self._network is None:
             whose = {name: value for name, value in (labels or {}).items() if name in WHOSE_LABELS}
-            self._network = ensure_network(self._engine, f"infranoise-{self.run}", (RUN_LABEL, self.run), whose)
+            name, label = f"infranoise-{self.run}", (RUN_LABEL, self.run)
+            self._network = ensure_network(self._engine, name, label, whose, self._host_ports)
         return self._network
 
     def create(self, request: SandboxRequest) -> DockerSandbox:

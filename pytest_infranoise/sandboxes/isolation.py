@@ -34,13 +34,14 @@ class Isolation:
     """What the containers of a network are kept from; None where the engine was asked and nobody could look.
 
     DNS (port 53) stays open everywhere: a host's own name server may be at any of these addresses. ``why`` says
-    why something is not closed.
+    why something is not closed, ``allowed`` which TCP ports of the host are left open on purpose.
     """
 
     other_trials: bool | None
     link_local: bool
     host_ports: bool
     why: str = ""
+    allowed: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it in words, for ``run.json``."""
@@ -50,6 +51,7 @@ class Isolation:
             "link_local": words[self.link_local],
             "host_ports": words[self.host_ports],
             "open_in_any_case": "DNS (port 53)",
+            "allowed_host_ports": list(self.allowed),
             "why": self.why or None,
         }
 
@@ -58,28 +60,30 @@ class _Refused(Exception):
     """The packet filter did not take a rule."""
 
 
-def isolate(network: Mapping[str, Any], *, on_this_machine: bool) -> Isolation:
+def isolate(network: Mapping[str, Any], *, on_this_machine: bool, allowed: Sequence[int] = ()) -> Isolation:
     """Close what can be closed to the containers of a network; the same again changes nothing.
 
     Args:
         network: the engine's answer to an inspection.
         on_this_machine: whether the engine may run here.
+        allowed: TCP ports of the host that stay open; the same in every process of a run.
     """
     identifier = str(network["Id"])[:_ID]
     bridge = _bridge(identifier)
     tools = ["iptables", "ip6tables"] if network.get("EnableIPv6") else ["iptables"]
     problem = _obstacle(bridge, tools, on_this_machine=on_this_machine)
     if problem is not None:
-        return Isolation(None, link_local=False, host_ports=False, why=problem)
+        return Isolation(None, link_local=False, host_ports=False, why=problem, allowed=tuple(allowed))
     try:
         for tool in tools:
             _sweep(tool)
-            _close(tool, identifier, bridge)
+            _close(tool, identifier, bridge, allowed)
     except (_Refused, OSError, subprocess.SubprocessError) as error:
-        return Isolation(None, link_local=False, host_ports=False, why=f"packet filter rules were refused: {error}")
+        problem = f"packet filter rules were refused: {error}"
+        return Isolation(None, link_local=False, host_ports=False, why=problem, allowed=tuple(allowed))
     unseen = [tool for tool in tools if not _sees_bridged_packets(tool)]
     why = f"this kernel passes packets between containers by {' and '.join(unseen)}" if unseen else ""
-    return Isolation(other_trials=not unseen, link_local=True, host_ports=True, why=why)
+    return Isolation(other_trials=not unseen, link_local=True, host_ports=True, why=why, allowed=tuple(allowed))
 
 
 def release(network: str) -> None:
@@ -112,14 +116,14 @@ def _sees_bridged_packets(tool: str) -> bool:
         return False
 
 
-def _close(tool: str, identifier: str, bridge: str) -> None:
+def _close(tool: str, identifier: str, bridge: str, allowed: Sequence[int]) -> None:
     """Put both chains into force, all at once, and check that packets get there."""
     listed = _listed(tool)
     forward = "DOCKER-USER" if "-N DOCKER-USER" in listed else "FORWARD"
     to_host, onwards = f"INFRANOISE-I-{identifier}", f"INFRANOISE-F-{identifier}"
     jumps = [("INPUT", f"-i {bridge} -j {to_host}"), (forward, f"-i {bridge} -j {onwards}")]
     lines = ["*filter", f":{to_host} - [0:0]", f":{onwards} - [0:0]"]
-    lines += [f"-A {to_host} {rule}" for rule in _to_host(tool)]
+    lines += [f"-A {to_host} {rule}" for rule in _to_host(tool, allowed)]
     lines += [f"-A {onwards} {rule}" for rule in _onwards(tool, bridge)]
     lines += [f"-I {chain} {rule}" for chain, rule in jumps if f"-A {chain} {rule}" not in listed]
     _run(f"{tool}-restore", "--noflush", text="\n".join([*lines, "COMMIT", ""]))
@@ -127,12 +131,13 @@ def _close(tool: str, identifier: str, bridge: str) -> None:
         _run(tool, "-C", chain, *rule.split())
 
 
-def _to_host(tool: str) -> Iterator[str]:
+def _to_host(tool: str, allowed: Sequence[int]) -> Iterator[str]:
     # Answers to what the host itself began.
     yield "-m conntrack --ctstate RELATED,ESTABLISHED -j RETURN"
     if tool == "ip6tables":
         yield "-p ipv6-icmp -j RETURN"  # neighbours are found by it
     yield from _DNS
+    yield from (f"-p tcp -m tcp --dport {port} -j RETURN" for port in allowed)
     yield "-j REJECT"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pytest_infranoise.sandboxes.api_errors import engine_call
@@ -21,8 +22,12 @@ class Network(NamedTuple):
     isolation: Isolation
 
 
-def ensure_network(engine: Engine, name: str, label: tuple[str, str], labels: Mapping[str, str]) -> Network:
+def ensure_network(
+    engine: Engine, name: str, label: tuple[str, str], labels: Mapping[str, str], allowed: Sequence[int] = ()
+) -> Network:
     """Return the network that carries a label, made (with some more ``labels``) and isolated if there is none.
+
+    TCP ports of the host that are ``allowed`` stay open.
 
     Under a lock, because the engine lets two networks have one name and then refuses to use either.
     """
@@ -38,4 +43,5 @@ def ensure_network(engine: Engine, name: str, label: tuple[str, str], labels: Ma
             )
             found = [created["Id"]]
         inspected = engine.client.inspect_network(found[0])
-        return Network(str(found[0]), isolate(inspected, on_this_machine=engine.on_unix_socket))
+        here = engine.on_unix_socket
+        return Network(str(found[0]), isolate(inspected, on_this_machine=here, allowed=allowed))

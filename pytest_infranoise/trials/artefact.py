@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 from typing import TypeGuard
@@ -36,10 +37,12 @@ def parse_artefact(content: bytes, nonce: str, errors: str | None = None) -> Art
     if data.get("nonce") != nonce:
         return Artefact(ArtefactStatus.WRONG_NONCE, text=text)
     reward, tests = data.get("reward"), data.get("tests")
-    if not _is_reward(reward) or not (tests is None or _is_count(tests)):
-        return Artefact(ArtefactStatus.MALFORMED, text=text)
+    if not _is_reward(reward):
+        return Artefact(ArtefactStatus.MALFORMED, text=text, stated=_number(reward))
+    if not (tests is None or _is_count(tests)):
+        return Artefact(ArtefactStatus.MALFORMED, text=text, stated=float(reward))
     if tests == 0 and (reward or errors is None):
-        return Artefact(ArtefactStatus.NO_TESTS, tests=0, text=text)
+        return Artefact(ArtefactStatus.NO_TESTS, tests=0, text=text, stated=float(reward))
     if tests == 0:
         return without_tests(Artefact(ArtefactStatus.COMPLETE, 0.0, 0, text, "the verdict"), errors or "")
     return Artefact(ArtefactStatus.COMPLETE, float(reward), tests, text)
@@ -49,6 +52,15 @@ def without_tests(artefact: Artefact, errors: str) -> Artefact:
     """Return a reward of 0 for no test, which counts because pytest's last line counts errors; marked as text."""
     text = f"{artefact.text.strip()[: MAX_TEXT // 2]} (no test ran; pytest ended with: {errors})"
     return replace(artefact, tests=0, text=text[:MAX_TEXT], source=f"{artefact.source} and pytest's last line")
+
+
+def _number(value: Any) -> float | None:
+    """Return what can be kept of a value that is no reward: a number, if it is one."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _is_reward(value: Any) -> TypeGuard[float]:

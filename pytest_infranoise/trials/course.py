@@ -130,7 +130,11 @@ class PhaseRun:
     def take(self, result: ExecResult) -> None:
         """Note how the phase's command ended."""
         self.exit_code = result.exit_code
-        lines = self._mask(result.output.decode("utf-8", "replace")).split("\n")
+        output = result.output
+        if result.truncated and result.output_bytes > len(output):
+            # The part that is left begins anywhere, perhaps within a secret, which nobody could know by its rest.
+            output = output.partition(b"\n")[2] if b"\n" in output.rstrip() else b"one very long line"
+        lines = self._mask(output.decode("utf-8", "replace")).split("\n")
         self.last_line = next((line.strip()[:_MAX_LINE] for line in reversed(lines) if line.strip()), "")
 
     def note(self, error: SandboxError) -> None:

@@ -84,7 +84,10 @@ class ArtefactStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
-    """The verifier's verdict; ``reward`` is known only of a complete one."""
+    """The verifier's verdict; ``reward`` is known only of a complete one.
+
+    ``stated`` is the number in one that is not, where it has one: it decides nothing, but the verifier has spoken.
+    """
 
     status: ArtefactStatus = ArtefactStatus.MISSING
     reward: float | None = None
@@ -93,6 +96,7 @@ class Artefact:
     source: str = ""  # where it was read, when that is not our own artefact
     other: float | None = None  # what another reward file beside that one says, when it says something else
     failed: int | None = None  # tests that did not pass, by the test tool's own report
+    stated: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ def engine_statement(_evidence: Evidence, phase: PhaseEvidence, _policy: Policy)
     return Finding(trouble.cause, f"{trouble.call}: {trouble.text}")
 
 
+def ended_by_a_kill(phase: PhaseEvidence) -> bool:
+    """Whether we ended the phase because the kernel had killed for memory in it, as the mode ``group`` has it."""
+    return phase.cut_off is not None and phase.cut_off.cause is None
+
+
 def kernel_kill(evidence: Evidence, phase: PhaseEvidence, policy: Policy) -> Finding | None:
     """Rule 6: the kernel killed a process for memory.
 
@@ -58,15 +63,17 @@ def kernel_kill(evidence: Evidence, phase: PhaseEvidence, policy: Policy) -> Fin
     kills = kills_in(evidence, phase)
     is_main = phase.exit_code == KILLED or phase.container_ended
     counts = is_main or phase.phase is not Phase.AGENT or policy.oom_child == "infra" or policy.oom_mode == "group"
-    if not kills or not counts:
+    if not (kills and counts) and not ended_by_a_kill(phase):
         return None
-    what = f"{kills.count} kernel {'kill' if kills.count == 1 else 'kills'} in the {phase.name} phase"
+    # What ended the phase was seen then, also when no counter can be read any more.
+    count, source = (kills.count, kills.source) if kills else (1, "seen while it ran")
+    what = f"{count} kernel {'kill' if count == 1 else 'kills'} in the {phase.name} phase"
     peak = "" if phase.peak is None else f", peak {format_memory(phase.peak)}"
     if phase.own_ceiling_reached is False:
         ceiling = "uncapped" if phase.ceiling is None else f"ceiling {format_memory(phase.ceiling)} not reached"
-        return Finding(Cause.HOST_PRESSURE, f"{what}, {ceiling}{peak} ({kills.source})")
+        return Finding(Cause.HOST_PRESSURE, f"{what}, {ceiling}{peak} ({source})")
     return Finding(
-        Cause.RESOURCE_KILL, f"{what} at the ceiling of {format_memory(phase.ceiling or 0)}{peak} ({kills.source})"
+        Cause.RESOURCE_KILL, f"{what} at the ceiling of {format_memory(phase.ceiling or 0)}{peak} ({source})"
     )
 
 

@@ -10,6 +10,7 @@ that the tests were tried.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_infranoise.trials.evidence import MAX_TEXT
@@ -42,7 +43,8 @@ def read(reading: Reading) -> Artefact:
     artefact = grade(reading.text())
     if reading.cut and artefact.reward:
         # A failure may stand in the part that was not kept.
-        return _none(ArtefactStatus.MALFORMED, "the verifier printed more than is kept", reading.text())
+        lost = _none(ArtefactStatus.MALFORMED, "the verifier printed more than is kept", reading.text())
+        return replace(lost, stated=artefact.reward)
     return artefact
 
 
@@ -102,5 +104,16 @@ def _is_test(name: str, status: str) -> bool:
 
 
 def _none(status: ArtefactStatus, problem: str, output: str) -> Artefact:
-    tail = output.strip()[-MAX_TEXT + len(problem) + 2 :]
+    tail = whole_end(output, MAX_TEXT - len(problem) - 2)
     return Artefact(status, text=f"{problem}: {tail}", source="pytest's summary")
+
+
+def whole_end(output: str, most: int) -> str:
+    """Return the end of an output in at most so many characters, from the start of a line or word.
+
+    It is told to people, after secrets are taken out of it: the rest of one whose start was cut off would stay.
+    """
+    text = output.strip()
+    if len(text) <= most:
+        return text
+    return text[-most:].partition("\n")[2] or text[-most:].partition(" ")[2] or "one very long line"

@@ -49,11 +49,12 @@ def read(reading: Reading) -> Artefact:
     if errors is not None:
         return without_tests(artefact, errors)
     if untried:
-        return replace(artefact, status=ArtefactStatus.NO_TESTS, reward=None, tests=0)
+        return replace(artefact, status=ArtefactStatus.NO_TESTS, reward=None, tests=0, stated=artefact.reward)
     lacking = None if left or artefact.reward > 0 else _lacking(reading)
     if lacking is not None:
         text = f"{artefact.text.strip()} (but the test tool left no {lacking}: its tests did not run)"
-        return replace(artefact, status=ArtefactStatus.NO_TESTS, reward=None, text=text[:MAX_TEXT])
+        stated = artefact.reward
+        return replace(artefact, status=ArtefactStatus.NO_TESTS, reward=None, text=text[:MAX_TEXT], stated=stated)
     return artefact if report is None else replace(artefact, tests=report.ran, failed=report.failed)
 
 
@@ -89,8 +90,8 @@ def _reward(reading: Reading, files: list[str]) -> Artefact:
     if not found:
         return Artefact(text=f"none of {', '.join(files)} is there")
     first, *rest = found
-    others = (artefact.reward for artefact in rest if artefact.reward not in (None, first.reward))
-    return first if first.reward is None else replace(first, other=next(others, None))
+    other = next((artefact.reward for artefact in rest if artefact.reward not in (None, first.reward)), None)
+    return replace(first, stated=other) if first.reward is None else replace(first, other=other)
 
 
 def _parsed(reading: Reading, path: str) -> Artefact | None:

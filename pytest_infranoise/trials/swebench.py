@@ -17,6 +17,7 @@ from typing import Any
 from pytest_infranoise.trials.evidence import MAX_TEXT
 from pytest_infranoise.trials.evidence import Artefact
 from pytest_infranoise.trials.evidence import ArtefactStatus
+from pytest_infranoise.trials.pytest_summary import whole_end
 from pytest_infranoise.trials.suite_output import PARSERS
 from pytest_infranoise.trials.suite_output import Status
 from pytest_infranoise.trials.suite_output import errors_met
@@ -91,4 +92,4 @@ def _exit_status(after: str, nonce: str) -> int | None:
 
 
 def _tail(problem: str, output: str) -> str:
-    return problem + output.strip()[-MAX_TEXT + len(problem) :]
+    return problem + whole_end(output, MAX_TEXT - len(problem))

@@ -27,6 +27,7 @@ from pytest_infranoise.trials.evidence import Evidence
 from pytest_infranoise.trials.kernel import contradictions
 from pytest_infranoise.trials.kernel import kills_in
 from pytest_infranoise.trials.phase_rules import PHASE_RULES
+from pytest_infranoise.trials.phase_rules import ended_by_a_kill
 
 MIN_PERIODS = 10  # one second of CPU periods at the usual 100 ms: below that a share says nothing
 
@@ -55,7 +56,9 @@ def judge(evidence: Evidence, policy: Policy) -> Decision | ConfigMistake:
 
 def _killed_as_group(evidence: Evidence, policy: Policy) -> bool:
     """Whether the policy has the trial end with a kernel kill: what passed after it would not have been there."""
-    return policy.oom_mode == "group" and any(kills_in(evidence, phase) for phase in evidence.phases)
+    return policy.oom_mode == "group" and any(
+        kills_in(evidence, phase) or ended_by_a_kill(phase) for phase in evidence.phases
+    )
 
 
 def _first_abnormal(evidence: Evidence, policy: Policy) -> tuple[Finding, str] | None:

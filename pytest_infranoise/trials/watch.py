@@ -22,12 +22,20 @@ ENGINE_SECONDS = 1.0  # between looks that are a call to the engine
 _KILL_AGAIN = 0.2
 
 
+def _no_matter() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Something to look at every so many seconds; it returns why the phase has to end, or None."""
+    """Something to look at every so many seconds; it returns why the phase has to end, or None.
+
+    ``refused`` is told when the phase was over already, so that nothing came of the last reason.
+    """
 
     seconds: float
     at: Callable[[], CutOff | None]
+    refused: Callable[[], None] = _no_matter
 
 
 @contextmanager
@@ -60,11 +68,15 @@ def _watch(
         place = min(due, key=lambda place: due[place])
         reason = looks[place].at()
         due[place] = time.monotonic() + looks[place].seconds
-        if reason is not None and cut(reason):
+        if reason is None:
+            continue
+        if not cut(reason):
+            looks[place].refused()
+            continue
+        kill()
+        while not over.wait(_KILL_AGAIN):
             kill()
-            while not over.wait(_KILL_AGAIN):
-                kill()
-            return
+        return
 
 
 def kernel_kills(sandbox: Sandbox) -> Look:

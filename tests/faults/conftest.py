@@ -12,8 +12,11 @@ import pytest
 
 from pytest_infranoise.model import Record
 from tests.faults.expected import FAULTS
+from tests.faults.outcomes import chains_left
 from tests.faults.outcomes import judged_as
+from tests.faults.outcomes import networks_of
 from tests.faults.outcomes import own_children
+from tests.faults.outcomes import stray_chains
 from tests.faults.outcomes import what_is_left
 from tests.faults.table import PROPERTY
 from tests.trials.lab import Lab
@@ -38,9 +41,11 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
     run = f"fault-{os.getpid()}-{os.urandom(3).hex()}"
     backend = DockerBackend(run)
+    chains = stray_chains()
     yield Lab(tmp_path, backend, run)
     backend.remove_labelled({"infranoise.run": run})
     backend.close()
+    assert networks_of(run) + chains_left(chains) == []
 
 
 @pytest.fixture
@@ -49,10 +54,13 @@ def judge(request: pytest.FixtureRequest) -> Judge:
 
     def judge(fault: str, inject: Callable[[], Record | str], run: str | Callable[[], str]) -> None:
         expected = FAULTS[fault]
-        children = own_children()
+        children, chains = own_children(), stray_chains()
         got, containers = judged_as(inject)
         request.node.user_properties.append((PROPERTY, json.dumps([fault, str(got)])))
-        left = what_is_left(run if isinstance(run, str) else run(), containers, sweep="leaked" in got.flags)
+        # What is named only afterwards is a session of its own, which is over by then; a lab has yet to end.
+        over = not isinstance(run, str)
+        run_id = run if isinstance(run, str) else run()
+        left = what_is_left(run_id, containers, sweep="leaked" in got.flags, over=over) + chains_left(chains)
         left += [f"child process {child}" for child in own_children() - children]
         assert left == []
         wrong = got.differs_from(expected)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -18,6 +21,7 @@ from tests.faults.expected import CONFIG_ERROR
 from tests.faults.expected import INTERRUPTED
 from tests.faults.expected import Fault
 
+_CHAIN = re.compile(r"^-N (INFRANOISE-[IF]-([0-9a-f]{12}))$", re.MULTILINE)
 _NOISE = {Flag.STARVED.value}
 
 
@@ -84,8 +88,12 @@ def own_children() -> set[int]:
     return found
 
 
-def what_is_left(run: str, containers: list[str], *, sweep: bool) -> list[str]:
-    """Return what a run left on the engine and the machine; ``sweep``: after the next run has looked for it."""
+def what_is_left(run: str, containers: list[str], *, sweep: bool, over: bool = False) -> list[str]:
+    """Return what a run left on the engine and the machine.
+
+    ``sweep``: after the next run has looked for it. ``over``: the run has ended, and its network with it, which
+    its trials share until then.
+    """
     if sweep:
         from pytest_infranoise.sandboxes.docker import DockerBackend
 
@@ -96,10 +104,37 @@ def what_is_left(run: str, containers: list[str], *, sweep: bool) -> list[str]:
     label = f"label=infranoise.run={run}"
     left = [f"container {name}" for name in _listed("ps", "--all", "--quiet", "--filter", label)]
     left += [f"volume {name}" for name in _listed("volume", "ls", "--quiet", "--filter", label)]
+    left += networks_of(run) if over else []
     give_up = time.monotonic() + 5  # a process that was killed is gone only when the kernel has time for it
     while (processes := _processes_of(containers)) and time.monotonic() < give_up:
         time.sleep(0.05)
     return left + [f"process {pid}" for pid in processes]
+
+
+def networks_of(run: str) -> list[str]:
+    """Return the networks of a run on the engine."""
+    found = _listed("network", "ls", "--quiet", "--no-trunc", "--filter", f"label=infranoise.run={run}")
+    return [f"network {name}" for name in found]
+
+
+def stray_chains() -> set[str]:
+    """Return the packet filter chains of ours whose network is gone; none where we can set none up."""
+    found = set()
+    for tool in ("iptables", "ip6tables"):
+        if os.geteuid() == 0 and shutil.which(tool) is not None:
+            done = subprocess.run([tool, "-w", "10", "-S"], capture_output=True, text=True, timeout=60)
+            for name, network in _CHAIN.findall(done.stdout):
+                if not Path(f"/sys/class/net/br-{network}").exists():
+                    found.add(f"{tool} chain {name}")
+    return found
+
+
+def chains_left(before: set[str]) -> list[str]:
+    """Return which chains lost their network meanwhile and stay; those of a session that just ends do not."""
+    give_up = time.monotonic() + 10
+    while (left := stray_chains() - before) and time.monotonic() < give_up:
+        time.sleep(0.05)
+    return sorted(left)
 
 
 def _listed(*argv: str) -> list[str]:

@@ -137,6 +137,27 @@ def test_no_port_of_the_host_is_open_but_for_dns(
     assert backend.isolation() == CLOSED
 
 
+def test_ports_of_the_host_that_are_allowed_are_open_and_no_others(engine: APIClient) -> None:
+    """For whichever process of the run comes first, and also after another one has come."""
+    allowed, other = free_port(), free_port()
+    first, second = (
+        DockerBackend(run, host_ports=(allowed,)) for run in [f"ports-{os.getpid()}-{uuid4().hex[:6]}"] * 2
+    )
+    try:
+        box = first.create(replace(request_for(), network=True))
+        gateway = engine.inspect_network(first.ensure_network())["IPAM"]["Config"][0]["Gateway"]
+        with serving(f"0.0.0.0 {allowed} tcp", f"0.0.0.0 {allowed} udp", f"0.0.0.0 {other} tcp"):
+            places = [f"{gateway}:{allowed}", f"{gateway}:{other}", f"{gateway}:u{allowed}"]
+            assert reaches(box, *places) == ["yes", "no", "no"]
+            assert second.isolation() == replace(CLOSED, allowed=(allowed,))
+            assert reaches(box, *places) == ["yes", "no", "no"]
+        assert first.isolation().to_json()["allowed_host_ports"] == [allowed]
+    finally:
+        first.remove_labelled({"infranoise.run": first.run})
+        first.close()
+        second.close()
+
+
 @pytest.fixture
 def metadata() -> Iterator[str]:
     """A place with the address at which clouds give away credentials, reached through this machine."""

@@ -39,6 +39,7 @@ from pytest_infranoise.trials.decision import Policy
 from pytest_infranoise.trials.evidence import REMOVE
 from pytest_infranoise.trials.evidence import Artefact
 from pytest_infranoise.trials.evidence import ArtefactStatus
+from pytest_infranoise.trials.evidence import CutOff
 from pytest_infranoise.trials.evidence import Evidence
 from pytest_infranoise.trials.evidence import Integrity
 from pytest_infranoise.trials.evidence import Intent
@@ -86,6 +87,8 @@ PHASE: dict[str, st.SearchStrategy[Any]] = {
     "full_disks": st.sampled_from([(), ("/dev/shm",)]),
     "engine_disk_full": st.booleans(),
     "shell_gone": st.booleans(),
+    # As the guard ends a phase, and as the mode group does.
+    "cut_off": st.sampled_from([None, None, CutOff(Cause.HOST_PRESSURE, "guard"), CutOff(None, "a kill")]),
 }
 PHASE_FOR_PEOPLE = {
     *("phase", "seconds", "limit", "last_line", "anonymous_peak", "host_before", "host_after", "engine_seconds"),
@@ -101,6 +104,7 @@ WHOLE: dict[str, st.SearchStrategy[Any]] = {
     "artefact": st.builds(
         Artefact,
         status=st.sampled_from(ArtefactStatus),
+        stated=st.none() | st.sampled_from([0.0, 1.0]),
         reward=st.none() | st.sampled_from([0.0, 0.5, 1.0]),
         other=st.none() | st.sampled_from([0.0, 1.0]),
     ),
@@ -178,7 +182,10 @@ def _changed(draw: st.DrawFn) -> Evidence:
 
 
 _policies = st.builds(
-    Policy, pass_threshold=st.sampled_from([0.5, 1.0]), oom_child=st.sampled_from(["infra", "fail"])
+    Policy,
+    pass_threshold=st.sampled_from([0.5, 1.0]),
+    oom_child=st.sampled_from(["infra", "fail"]),
+    oom_mode=st.sampled_from(["single", "group"]),
 )
 
 
@@ -218,6 +225,17 @@ def _was_killed_for_memory(evidence: Evidence, phase: PhaseEvidence) -> bool:
     return counted > 0 if counted is not None else any(e.action == "oom" for e in _window(evidence, phase))
 
 
+def ended_with_its_first_kill(evidence: Evidence, policy: Policy) -> bool:
+    """Whether nothing that came later counts, because all of a trial dies with what the kernel kills first."""
+    entered = [getattr(evidence, name) for name in PHASES if getattr(evidence, name).entered]
+    seen = any(
+        _was_killed_for_memory(evidence, phase) or phase.cut_off == CutOff(None, "a kill") for phase in entered
+    )
+    # Without a counter of the last phase, the engine's own word for it has to do.
+    told = bool(entered) and bool(evidence.state.oom_killed) and _grew(entered[-1], "oom_kills") is None
+    return policy.oom_mode == "group" and (seen or told)
+
+
 def disturbed(evidence: Evidence, policy: Policy) -> str | None:
     """Return what kept the trial from being the agent's own doing, None when nothing did."""
     for name in PHASES:
@@ -228,10 +246,13 @@ def disturbed(evidence: Evidence, policy: Policy) -> str | None:
         own_fault = is_agents and policy.oom_child == "fail"
         if phase.engine_gap:
             return f"{name}: the engine was away"
+        if phase.cut_off is not None:
+            return f"{name}: we ended it before its time"
         harmless = name in ("agent", "verifier") and phase.trouble is not None and _is_harmless(phase.trouble)
         if phase.trouble is not None and not harmless:
             return f"{name}: an engine call failed"
-        if _was_killed_for_memory(evidence, phase) and not (own_fault and phase.exit_code != SIGKILLED):
+        survivable = own_fault and phase.exit_code != SIGKILLED and policy.oom_mode == "single"
+        if _was_killed_for_memory(evidence, phase) and not survivable:
             return f"{name}: the kernel killed for memory"
         if (_grew(phase, "pids_denied") or phase.full_disks) and not own_fault:
             return f"{name}: a ceiling denied something"
@@ -265,6 +286,8 @@ def _foreign(evidence: Evidence, phase: PhaseEvidence) -> Iterator[EngineEvent]:
 
 def broke_its_sandbox(evidence: Evidence) -> bool:
     """Whether the agent ended its container, or left no shell in it; by all that is known, nobody else did."""
+    if evidence.agent.entered and evidence.agent.cut_off is not None:
+        return False  # we did
     shell_removed = evidence.setup.ended and any(
         phase.entered and phase.shell_gone for phase in (evidence.agent, evidence.verifier)
     )
@@ -302,7 +325,8 @@ def test_nothing_unknown_is_ever_a_fail(evidence: Evidence, policy: Policy) -> N
 @given(_anything() | _changed(), _policies)
 def test_a_proven_pass_is_never_anything_else(evidence: Evidence, policy: Policy) -> None:
     reward = evidence.artefact.reward
-    proven = has_verdict(evidence) and reward is not None and reward >= policy.pass_threshold
+    reached = has_verdict(evidence) and reward is not None and reward >= policy.pass_threshold
+    proven = reached and not ended_with_its_first_kill(evidence, policy)
     decision = judge(evidence, policy)
     passed = not isinstance(decision, ConfigMistake) and decision.verdict is Verdict.PASS
     assert passed == proven
