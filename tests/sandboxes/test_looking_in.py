@@ -251,9 +251,7 @@ def test_a_holder_that_was_made_to_start_another_program(sandbox: DockerSandbox)
     assert sandbox.processes() == {}
     script = 'open F, ">", "/runs"; close F; sleep 300 while 1'
     make = f"printf '{script}' >/2147483647; cp /usr/bin/perl /usr/local/bin/sleep"
-    kill = (
-        "for entry in /proc/[0-9]*; do read -r name <$entry/comm; [ $name = sleep ] && kill -9 ${entry#/proc/}; done"
-    )
+    kill = "for entry in /proc/[0-9]*; do read -r n <$entry/comm; [ $n = sleep ] && kill -9 ${entry#/proc/}; done"
     run(sandbox, f"{make}; {kill}; until [ -e /runs ]; do :; done; rm /usr/local/bin/sleep")
     (seen,) = sandbox.processes().values()
     assert seen.startswith(f"sleep 2147483647 {DISGUISED}")
