@@ -56,7 +56,7 @@ def listed_runs(runs_dir: Path) -> Iterator[Listed]:
 def _listed(run: Run, disk: int) -> Listed:
     meta, keys = run.meta, run.planned
     sizes = [len({getattr(key, name) for key in keys}) for name in ("task", "config")]
-    samples = max((key.sample + 1 for key in keys), default=0)
+    samples = int(meta.get("samples") or 0) or max((key.sample + 1 for key in keys), default=0)
     shard = f" shard {meta['shard']}" if meta.get("shard") else ""
     agents = dict.fromkeys(f"{key.agent} ({key.model})" if key.model else key.agent for key in keys)
     missing = len(run.missing)
@@ -73,12 +73,17 @@ def _listed(run: Run, disk: int) -> Listed:
 
 
 def state(run: Run) -> str:
-    """Return how a run is: running (somebody holds its lock), finished, or killed; or merged from finished ones."""
+    """Return how a run is: running (somebody holds its lock), finished, stopped (some trials missing) or killed.
+
+    One that was merged says that instead.
+    """
     if is_running(run.path):
         return "running"
     if not run.meta.get("finished"):
         return "merged, unfinished" if run.meta.get("parts") else "killed"
-    return "merged" if run.meta.get("parts") else "finished"
+    if run.meta.get("parts"):
+        return "merged"
+    return "stopped" if run.missing else "finished"
 
 
 def disk_use(path: Path) -> int:

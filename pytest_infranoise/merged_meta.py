@@ -41,7 +41,7 @@ def merged_meta(parts: Sequence[Part], run_id: str, now: str) -> dict[str, Any]:
         "samples": 1 + max((key[-1] for key in planned), default=-1),
         "seed": _common([meta.get("seed") for meta in metas]),
         "shard": None,
-        "workers": sum(int(meta.get("workers") or 0) for meta in metas),
+        "workers": max((int(meta.get("workers") or 0) for meta in metas), default=0),
         "images": {name: image for meta in metas for name, image in (meta.get("images") or {}).items()},
         "task_hashes": hashes,
         "preflight": None,

@@ -3,15 +3,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck
-from hypothesis import settings
 
 from tests.others import OTHERS
 from tests.others import without
 
-# How long drawing an example takes says more about the machine's other work than about the code.
-settings.register_profile("any-load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any-load")
+try:
+    from hypothesis import HealthCheck
+    from hypothesis import settings
+except ImportError:  # a plain `pytest --help` in a clone reads this file, too
+    pass
+else:
+    # How long drawing an example takes says more about the machine's other work than about the code.
+    settings.register_profile("any-load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any-load")
 
 
 @pytest.fixture

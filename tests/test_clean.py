@@ -230,6 +230,7 @@ class TestList:
         write_run(run_of(DEMO, created="2026-01-31T23:59:59+00:00"), tmp_path)
         partly = {"a/m": {"1x": {"t": (1, 0, 0, 2)}}}
         write_run(run_of(partly, run="20260201-000000-killed", finished=None, shard="1/2"), tmp_path)
+        write_run(run_of(partly, run="20260201-010000-stopped", samples=5), tmp_path)
         running = write_run(run_of(partly, run="20260202-000000-runs", finished=None), tmp_path)
         write_meta(tmp_path / "20260203-000000-future", {"planned": []})
         (tmp_path / "20260203-000000-future" / "run.json").write_text('{"schema": 99}')
@@ -246,10 +247,11 @@ class TestList:
         lines = {line.split()[0]: " ".join(line.split()) for line in done.stdout.splitlines()[1:-1]}
         assert lines[RUN].startswith(f"{RUN} 2026-01-31 23:59 4 x 3 x 3 36 0 scripted finished ")
         assert "1 x 1 x 3 shard 1/2 1 2 a (m) killed" in lines["20260201-000000-killed"]
+        assert "1 x 1 x 5 1 2 a (m) stopped" in lines["20260201-010000-stopped"]
         assert "1 x 1 x 3 1 2 a (m) running" in lines["20260202-000000-runs"]
         assert "schema 99" in lines["20260203-000000-future"]
         assert "unreadable" in lines["20260204-000000-broken"]
-        assert done.stdout.splitlines()[-1].startswith(f"5 runs in {tmp_path}: ")
+        assert done.stdout.splitlines()[-1].startswith(f"6 runs in {tmp_path}: ")
 
     def test_no_run_yet(self, tmp_path: Path) -> None:
         done = CliRunner().invoke(main, ["list", "--run-dir", str(tmp_path / "nowhere")])

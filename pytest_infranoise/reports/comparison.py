@@ -96,13 +96,19 @@ def _verdict(pair: PairedGap, found: RunComparison) -> str:
 
 
 def _explained(gap: Gap, why: str, alpha: float) -> str:
+    if gap.half_noise >= 1:
+        return "Sampling alone explains any gap, with so few trials."
     text = f"Sampling alone explains up to {100 * gap.half_noise:.1f}pp ({100 * (1 - alpha):.4g}%)"
     if not gap.bias:
-        return f"{text}; infrastructure adds nothing ({why}). Smallest distinguishable gap: {100 * gap.half:.1f}pp."
+        return f"{text}; infrastructure adds nothing ({why}). Smallest distinguishable gap: {_smallest(gap)}."
     return (
         f"{text}, sampling and infrastructure together up to {100 * gap.half:.1f}pp ({100 * gap.bias:g}pp allowed: "
-        f"{why}). Smallest distinguishable gap: {100 * gap.half:.1f}pp."
+        f"{why}). Smallest distinguishable gap: {_smallest(gap)}."
     )
+
+
+def _smallest(gap: Gap) -> str:
+    return f"{100 * gap.half:.1f}pp" if gap.half < 1 else "none, with so few trials"
 
 
 def _head(found: RunComparison) -> Iterator[str]:
