@@ -15,6 +15,7 @@ from pytest_infranoise.host import Ledger
 from pytest_infranoise.prepare import HOST_LABEL
 from pytest_infranoise.prepare import RUN_LABEL
 from pytest_infranoise.prepare import is_ours
+from pytest_infranoise.prepare import remove_if_dead
 from pytest_infranoise.sandboxes.docker import DockerBackend
 from pytest_infranoise.sandboxes.images import BuiltImage
 from pytest_infranoise.units import format_memory
@@ -67,7 +68,10 @@ def clean(
         if dry_run:
             say(f"would remove {plural(number, 'container or network')} of run {run}, which is not alive")
             continue
-        gone = backend.remove_labelled({RUN_LABEL: run})
+        gone = remove_if_dead(backend, ledger, run)
+        if gone is None:
+            say(f"left alone: {number} of run {run}, which has been resumed")
+            continue
         left = len(backend.labelled(f"{RUN_LABEL}={run}"))
         whole = whole and not left
         rest = f"; {left} cannot be removed" if left else ""

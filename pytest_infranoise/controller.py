@@ -153,7 +153,7 @@ class Controller:
             prepare.sweep_dead_runs(self._backend, ledger, say, resumed=self.run if self._resumed else None)
             prepared = replace(prepared, place=ledger.place, host_ports=self.settings.policies.allow_host_port)
             prepared.write(self.run_dir)
-            isolation = prepare.isolation(plan, self._backend)
+            isolation = prepare.isolation(plan, self._backend, ledger.place)
         except prepare.PreparationError as error:
             raise pytest.UsageError(str(error)) from None
         except OSError as error:

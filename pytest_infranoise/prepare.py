@@ -287,16 +287,30 @@ def sweep_dead_runs(
     Raises:
         PreparationError: the engine does not answer.
     """
-    living, place = ledger.living_runs() - {resumed}, ledger.place
+    place = ledger.place
     try:
-        left = {
-            labels[RUN_LABEL] for labels in backend.labelled(RUN_LABEL).values() if is_ours(labels, place)
-        } - living
-        for run in sorted(left):
-            number = backend.remove_labelled({RUN_LABEL: run})
-            say(f"infranoise: removed {number} leftovers of run {run}, which is not alive any more")
+        # Before any lock is looked at: a run that begins meanwhile is not in it, or is seen to live.
+        found = backend.labelled(RUN_LABEL)
+        for run in sorted({labels[RUN_LABEL] for labels in found.values() if is_ours(labels, place)}):
+            number = remove_if_dead(backend, ledger, run, resumed=resumed)
+            if number is not None:
+                say(f"infranoise: removed {number} leftovers of run {run}, which is not alive any more")
     except SandboxError as error:
         raise PreparationError(f"the engine did not answer while leftovers were looked for: {error.text}") from None
+
+
+def remove_if_dead(backend: Backend, ledger: Ledger, run: str, *, resumed: str | None = None) -> int | None:
+    """Remove what a run left on the engine, and return how much that was; None when the run lives, and nothing was.
+
+    Nobody can join the ledger meanwhile: a run that is resumed after it was found dead keeps what it makes then.
+
+    Raises:
+        SandboxError: the engine does not answer.
+    """
+    with ledger.closed():
+        if run in ledger.living_runs() - {resumed}:
+            return None
+        return backend.remove_labelled({RUN_LABEL: run})
 
 
 def is_ours(labels: Mapping[str, str], place: str) -> bool:
@@ -306,12 +320,15 @@ def is_ours(labels: Mapping[str, str], place: str) -> bool:
     return host == place or (earlier_boot and host.partition("#")[0] == platform.node())
 
 
-def isolation(plan: Plan, backend: DockerBackend) -> dict[str, Any]:
-    """Return what containers are kept from, for ``run.json``; makes the run's network where a task has one."""
+def isolation(plan: Plan, backend: DockerBackend, place: str) -> dict[str, Any]:
+    """Return what containers are kept from, for ``run.json``; makes the run's network where a task has one.
+
+    The network says whose it is (``place`` is the ledger's): it may be all that is left of a run that was killed.
+    """
     if not any(task.network for task in plan.tasks):
         return {"network": False}
     try:
-        return {"network": True, **backend.isolation().to_json()}
+        return {"network": True, **backend.isolation({HOST_LABEL: place, BOOT_LABEL: boot_id()}).to_json()}
     except SandboxError as error:  # told by every trial that needs the network
         return {"network": True, "why": f"no network could be made: {error.text}"}
 

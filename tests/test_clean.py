@@ -5,14 +5,19 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from click.testing import Result
 
+from pytest_infranoise.clean import clean as clean_engine
 from pytest_infranoise.cli import main
 from pytest_infranoise.host import Ledger
 from pytest_infranoise.host import Owner
@@ -20,6 +25,8 @@ from pytest_infranoise.host import boot_id
 from pytest_infranoise.journal import Journal
 from pytest_infranoise.journal import write_meta
 from pytest_infranoise.model import Allocation
+from pytest_infranoise.prepare import isolation
+from pytest_infranoise.prepare import sweep_dead_runs
 from pytest_infranoise.run_lock import session_lock
 from pytest_infranoise.sandboxes.docker import DockerBackend
 from pytest_infranoise.sandboxes.protocol import SandboxRequest
@@ -113,6 +120,78 @@ def test_a_network_may_be_all_that_a_dead_run_has_left(ledger: Ledger) -> None:
     assert clean().exit_code == 0
 
     assert left() == set()
+
+
+@pytest.mark.engine
+def test_the_network_that_a_session_makes_first_says_whose_it_is(ledger: Ledger) -> None:
+    plan: Any = SimpleNamespace(tasks=[SimpleNamespace(network=True)])
+    with closing(DockerBackend("dead")) as backend:
+        assert isolation(plan, backend, ledger.place)["network"] is True
+
+    assert clean().exit_code == 0
+
+    assert left() == set()
+
+
+def another_ledger() -> Ledger:
+    """The same one, as another session opens it."""
+    with closing(DockerBackend("test")) as backend:
+        return Ledger(backend.info().id)
+
+
+def dead_network(ledger: Ledger, run: str) -> None:
+    with closing(DockerBackend(run)) as backend:
+        backend.ensure_network({"infranoise.host": ledger.place})
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("how", ["sweep", "clean"])
+def test_a_run_that_is_resumed_while_others_are_removed_keeps_what_it_has(ledger: Ledger, how: str) -> None:
+    for run in ("dead-1", "dead-2"):
+        dead_network(ledger, run)
+    owners: list[Owner] = []
+
+    def say(line: str) -> None:
+        if "dead-1" in line:
+            owners.append(another_ledger().register("dead-2", "controller"))
+
+    with closing(DockerBackend("test")) as backend:
+        if how == "sweep":
+            sweep_dead_runs(backend, ledger, say)
+        else:
+            clean_engine(backend, ledger, say, images=False, dry_run=False)
+
+    assert left() == {"dead-2"}
+    (owner,) = owners
+    owner.close()
+
+
+class Late(DockerBackend):
+    """A backend before whose answer another session begins."""
+
+    def __init__(self, run: str, begin: Callable[[], None]) -> None:
+        super().__init__(run)
+        self._begin = begin
+
+    def labelled(self, label: str) -> dict[str, Mapping[str, str]]:
+        self._begin()
+        return super().labelled(label)
+
+
+@pytest.mark.engine
+def test_a_run_that_begins_while_leftovers_are_looked_for_keeps_what_it_has(ledger: Ledger) -> None:
+    owners: list[Owner] = []
+
+    def begin() -> None:
+        owners.append(another_ledger().register("begun", "controller"))
+        dead_network(ledger, "begun")
+
+    with closing(Late("test", begin)) as backend:
+        sweep_dead_runs(backend, ledger, print)
+
+    assert left() == {"begun"}
+    (owner,) = owners
+    owner.close()
 
 
 def build(directory: Path, content: str) -> str:
