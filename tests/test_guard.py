@@ -105,7 +105,8 @@ def test_a_trial_that_is_over_anyway_keeps_nobody_else_from_being_ended(tmp_path
         owner.amend(amend)
         return found
 
-    readings = itertools.chain([0], itertools.repeat(5000))  # short once, then never again
+    # Short for two looks (the first one only begins to count), then never again.
+    readings = itertools.chain([0, 0], itertools.repeat(5000))
     try:
         with owner.reserve(Allocation(0.1, 1.0, 50, None), limit):
             look = Guard(owner, 1000, lambda: next(readings)).look(sandbox)

@@ -326,6 +326,11 @@ class DockerBackend:
         with engine_call("list"):
             networks = self._engine.client.networks(filters=filters)
         gone += [self._remove_network(network["Id"]) for network in networks]
+        mine = self._network
+        if mine is not None and labels == {RUN_LABEL: self.run} and self._engine.on_unix_socket:
+            # Somebody else has removed it, and the packet filter's rules with nobody to remove them.
+            self._network = None
+            release(mine.id)
         return len(gone)
 
     def _remove_network(self, network: str) -> bool:

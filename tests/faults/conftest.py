@@ -54,13 +54,14 @@ def judge(request: pytest.FixtureRequest) -> Judge:
 
     def judge(fault: str, inject: Callable[[], Record | str], run: str | Callable[[], str]) -> None:
         expected = FAULTS[fault]
-        children, chains = own_children(), stray_chains()
+        children = own_children()
         got, containers = judged_as(inject)
         request.node.user_properties.append((PROPERTY, json.dumps([fault, str(got)])))
-        # What is named only afterwards is a session of its own, which is over by then; a lab has yet to end.
+        # What is named only afterwards is a session of its own, which is over by then; a lab has yet to end, and
+        # looks for networks and packet filter rules itself.
         over = not isinstance(run, str)
         run_id = run if isinstance(run, str) else run()
-        left = what_is_left(run_id, containers, sweep="leaked" in got.flags, over=over) + chains_left(chains)
+        left = what_is_left(run_id, containers, sweep="leaked" in got.flags, over=over)
         left += [f"child process {child}" for child in own_children() - children]
         assert left == []
         wrong = got.differs_from(expected)
