@@ -27,6 +27,7 @@ from pytest_infranoise.sandboxes.images import BuiltImage
 from pytest_infranoise.sandboxes.images import Images
 from pytest_infranoise.sandboxes.isolation import Isolation
 from pytest_infranoise.sandboxes.isolation import release
+from pytest_infranoise.sandboxes.isolation import sweep
 from pytest_infranoise.sandboxes.limits import check_limits
 from pytest_infranoise.sandboxes.limits import host_options
 from pytest_infranoise.sandboxes.limits import limit_warnings
@@ -326,11 +327,9 @@ class DockerBackend:
         with engine_call("list"):
             networks = self._engine.client.networks(filters=filters)
         gone += [self._remove_network(network["Id"]) for network in networks]
-        mine = self._network
-        if mine is not None and labels == {RUN_LABEL: self.run} and self._engine.on_unix_socket:
-            # Somebody else has removed it, and the packet filter's rules with nobody to remove them.
-            self._network = None
-            release(mine.id)
+        if self._engine.on_unix_socket:
+            # Of a network that somebody else removed, nobody else removes the rules.
+            sweep()
         return len(gone)
 
     def _remove_network(self, network: str) -> bool:

@@ -7,6 +7,7 @@ machine two chains per network close both. Nothing but chains of our own, and th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -92,6 +93,14 @@ def release(network: str) -> None:
     for tool in ("iptables", "ip6tables"):
         if os.geteuid() == 0 and shutil.which(tool) is not None:
             _remove(tool, identifier)
+
+
+def sweep() -> None:
+    """Remove our rules of networks that are no more: of a run that was killed, or that somebody else removed."""
+    for tool in ("iptables", "ip6tables"):
+        if os.geteuid() == 0 and shutil.which(tool) is not None:
+            with contextlib.suppress(_Refused, OSError, subprocess.SubprocessError):
+                _sweep(tool)
 
 
 def _bridge(identifier: str) -> str:
