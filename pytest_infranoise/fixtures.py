@@ -236,8 +236,11 @@ def _run(config: pytest.Config, process: TrialProcess, spec: TrialSpec, backend:
 
     trial = make_trial(spec.key, spec.task, spec.config, spec.agent)
     context = trial_context(config, process, backend)
-    with mistakes_told(process, spec.task):
-        record = run_trial(trial, agent, context, process.past.attempt(trial.key))
+    try:
+        with mistakes_told(process, spec.task):
+            record = run_trial(trial, agent, context, process.past.attempt(trial.key))
+    except AlreadyTold:
+        pytest.skip(f"not run: {process.stopped(spec.task)}")
     process.ended(record)
     with contextlib.suppress(ConfigErrorReport):  # of a retry: the trial has its record, and the run is told
         _retry(config, process, trial, context, record)
@@ -303,6 +306,10 @@ def trial_context(config: pytest.Config, process: TrialProcess, backend: Backend
     )
 
 
+class AlreadyTold(ConfigErrorReport):
+    """Another process has met, and told, a task's mistake at the same time."""
+
+
 @contextlib.contextmanager
 def mistakes_told(process: TrialProcess, task: Task) -> Iterator[None]:
     """Report what is no trial's result: a mistake stops the task, an engine without limits stops the run."""
@@ -312,8 +319,9 @@ def mistakes_told(process: TrialProcess, task: Task) -> Iterator[None]:
     try:
         yield
     except TrialConfigError as error:
-        process.quarantine(task, f"CONFIG-ERROR in task {task.name!r}: {error}")
-        raise ConfigErrorReport(f"{task.file}: {error}") from None
+        first = process.quarantine(task, f"CONFIG-ERROR in task {task.name!r}: {error}")
+        report = ConfigErrorReport if first else AlreadyTold
+        raise report(f"{task.file}: {error}") from None
     except OSError as error:
         process.stop(f"the run directory {process.run_dir} cannot be written to: {error}")
         raise ConfigErrorReport(f"run stopped: {process.run_dir} cannot be written to: {error}") from None
