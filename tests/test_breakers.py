@@ -27,12 +27,11 @@ from pytest_infranoise.breakers import has_room
 from pytest_infranoise.breakers import note_end
 from pytest_infranoise.breakers import tripped
 from pytest_infranoise.journal import Run
-from pytest_infranoise.journal import find_run
-from pytest_infranoise.journal import read_run
 from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Verdict
 from tests.builders import key
 from tests.builders import record
+from tests.sessions import last_run
 from tests.suite import make_task
 from tests.trials.second_engine import SecondEngine
 from tests.trials.second_engine import second_engine
@@ -103,10 +102,6 @@ def suite(pytester: pytest.Pytester) -> Path:
     root.mkdir()
     (root / "infranoise.toml").write_text("agent = 'oracle'\nresource-configs = ['1x']\n", "utf-8")
     return root
-
-
-def last_run(pytester: pytest.Pytester) -> Run:
-    return read_run(find_run(pytester.path / ".infranoise" / "runs", None))
 
 
 def causes(run: Run) -> list[str]:

@@ -29,7 +29,7 @@ from tests.measured import run_of_records
 from tests.measured import world
 from tests.strategies import count_tables
 
-LEADERBOARD = Path("/work/shared/data/terminal_bench_2_leaderboard.csv")
+LEADERBOARD = Path(__file__).parents[2] / "shared" / "data" / "terminal_bench_2_leaderboard.csv"
 
 
 def made(counts: Counts, hashes: Callable[[str], str] = "0{}".format, **meta: Any) -> Run:

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from pathlib import Path
 
-import docker
 import pytest
 
-from pytest_infranoise.journal import Run
 from pytest_infranoise.journal import find_run
 from pytest_infranoise.journal import read_run
+from tests.sessions import check_nothing_left
+from tests.sessions import last_run
 from tests.suite import make_task
 from tests.test_session import docker_containers
 from tests.test_session import start_session
@@ -37,12 +37,7 @@ def ledger_of_its_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture(autouse=True)
 def nothing_left(pytester: pytest.Pytester) -> Iterator[None]:
     yield
-    client = docker.from_env()
-    for run_dir in pytester.path.glob(".infranoise/runs/*"):
-        label: dict[str, str | list[str] | bool] = {"label": f"infranoise.run={run_dir.name}"}
-        assert client.containers.list(all=True, filters=label) == []
-        assert client.networks.list(filters=label) == []
-    client.close()
+    check_nothing_left(pytester.path)
 
 
 @pytest.fixture
@@ -52,10 +47,6 @@ def suite(pytester: pytest.Pytester) -> Path:
     (root / "infranoise.toml").write_text("agent = 'oracle'\nresource-configs = ['1x']\n", "utf-8")
     make_task(root, "slow", solution=SLOW)
     return root
-
-
-def last_run(pytester: pytest.Pytester) -> Run:
-    return read_run(find_run(pytester.path / ".infranoise" / "runs", None))
 
 
 def output_of(pytester: pytest.Pytester) -> str:

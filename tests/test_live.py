@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import docker
 import pyte
 import pytest
 
@@ -25,6 +24,7 @@ from pytest_infranoise.model import Record
 from pytest_infranoise.model import TrialKey
 from pytest_infranoise.model import Verdict
 from pytest_infranoise.outcomes import attach
+from tests.sessions import check_nothing_left
 from tests.suite import make_task
 
 ROWS, COLUMNS = 24, 100
@@ -95,11 +95,7 @@ def suite(pytester: pytest.Pytester) -> Iterator[Path]:
     make_task(root, "slow", solution=SLOW)
     make_task(root, "wrong", solution="echo wrong > answer.txt\n")
     yield root
-    client = docker.from_env()
-    for run_dir in pytester.path.glob(".infranoise/runs/*"):
-        label: dict[str, str | list[str] | bool] = {"label": f"infranoise.run={run_dir.name}"}
-        assert client.containers.list(all=True, filters=label) == []
-    client.close()
+    check_nothing_left(pytester.path)
 
 
 def in_terminal(directory: Path, *arguments: str) -> tuple[str, list[str], list[str]]:

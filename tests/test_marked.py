@@ -6,12 +6,11 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
-import docker
 import pytest
 
 from pytest_infranoise.journal import Run
-from pytest_infranoise.journal import find_run
-from pytest_infranoise.journal import read_run
+from tests.sessions import check_nothing_left
+from tests.sessions import last_run
 from tests.suite import BASE_IMAGE
 from tests.suite import make_task
 
@@ -28,10 +27,6 @@ def bench(pytester: pytest.Pytester, source: str, name: str = "test_bench.py") -
     path = pytester.path / name
     path.write_text("import pytest\n" + source.replace("@MARK", MARK), "utf-8")
     return path
-
-
-def last_run(pytester: pytest.Pytester) -> Run:
-    return read_run(find_run(pytester.path / ".infranoise" / "runs", None))
 
 
 def verdicts(run: Run) -> dict[str, str]:
@@ -237,12 +232,7 @@ def test_runs_without_marks_load_and_register_nothing(pytester: pytest.Pytester)
 def engine(pytester: pytest.Pytester) -> Iterator[None]:
     """Nothing is left on the engine afterwards."""
     yield
-    client = docker.from_env()
-    for run_dir in pytester.path.glob(".infranoise/runs/*"):
-        label: dict[str, str | list[str] | bool] = {"label": f"infranoise.run={run_dir.name}"}
-        assert client.containers.list(all=True, filters=label) == []
-        assert client.networks.list(filters=label) == []
-    client.close()
+    check_nothing_left(pytester.path)
 
 
 HOLD = """

@@ -8,16 +8,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import docker
 import pytest
 
 from pytest_infranoise.journal import Run
-from pytest_infranoise.journal import find_run
-from pytest_infranoise.journal import read_run
 from pytest_infranoise.model import TrialKey
 from tests.others import OTHERS
 from tests.others import installed
 from tests.others import without
+from tests.sessions import check_nothing_left
+from tests.sessions import last_run
 from tests.suite import BASE_IMAGE
 from tests.suite import SOLVE
 from tests.suite import hold_memory
@@ -43,11 +42,7 @@ def suite(pytester: pytest.Pytester) -> Path:
 @pytest.fixture(autouse=True)
 def nothing_left(pytester: pytest.Pytester) -> Iterator[None]:
     yield
-    client = docker.from_env()
-    for run_dir in pytester.path.glob(".infranoise/runs/*"):
-        label: dict[str, str | list[str] | bool] = {"label": f"infranoise.run={run_dir.name}"}
-        assert client.containers.list(all=True, filters=label) == []
-    client.close()
+    check_nothing_left(pytester.path)
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *plugins: str) -> None:
@@ -58,10 +53,6 @@ def only(monkeypatch: pytest.MonkeyPatch, *plugins: str) -> None:
         # In CI a skipped test would look like a passed one.
         (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
     monkeypatch.setenv("PYTEST_ADDOPTS", without(*(plugin for plugin in OTHERS if plugin not in plugins)))
-
-
-def last_run(pytester: pytest.Pytester) -> Run:
-    return read_run(find_run(pytester.path / ".infranoise" / "runs", None))
 
 
 def verdicts(run: Run) -> dict[str, str]:

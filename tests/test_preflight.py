@@ -15,9 +15,9 @@ import docker
 import pytest
 
 from pytest_infranoise.journal import Run
-from pytest_infranoise.journal import find_run
-from pytest_infranoise.journal import read_run
 from pytest_infranoise.settings import read_settings
+from tests.sessions import check_nothing_left
+from tests.sessions import last_run
 from tests.suite import BASE_IMAGE
 from tests.suite import SOLVE
 from tests.suite import VERIFY
@@ -43,16 +43,7 @@ def nothing_left(request: pytest.FixtureRequest, pytester: pytest.Pytester) -> I
     yield
     if request.node.get_closest_marker("engine") is None:
         return
-    client = docker.from_env()
-    for run_dir in pytester.path.glob(".infranoise/runs/*"):
-        label: dict[str, str | list[str] | bool] = {"label": f"infranoise.run={run_dir.name}"}
-        assert client.containers.list(all=True, filters=label) == []
-        assert client.networks.list(filters=label) == []
-    client.close()
-
-
-def last_run(pytester: pytest.Pytester) -> Run:
-    return read_run(find_run(pytester.path / ".infranoise" / "runs", None))
+    check_nothing_left(pytester.path)
 
 
 def problems(run: Run) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 
 from pytest_infranoise.agent_identity import agent_entry
@@ -21,7 +20,6 @@ from pytest_infranoise.config_grammar import describe_config
 from pytest_infranoise.config_grammar import parse_configs
 from pytest_infranoise.journal import Journal
 from pytest_infranoise.journal import Run
-from pytest_infranoise.journal import find_run
 from pytest_infranoise.journal import read_run
 from pytest_infranoise.journal import write_meta
 from pytest_infranoise.model import AgentChoice
@@ -32,6 +30,8 @@ from pytest_infranoise.run_lock import is_running
 from tests.builders import RUN
 from tests.builders import meta_of
 from tests.builders import record
+from tests.sessions import check_nothing_left
+from tests.sessions import last_run
 from tests.suite import SOLVE
 from tests.suite import hold_memory
 from tests.suite import make_task
@@ -60,16 +60,7 @@ def own_ledger(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.fixture
 def nothing_left(pytester: pytest.Pytester) -> Iterator[None]:
     yield
-    client = docker.from_env()
-    for run_dir in pytester.path.glob(".infranoise/runs/*"):
-        label: dict[str, str | list[str] | bool] = {"label": f"infranoise.run={run_dir.name}"}
-        assert client.containers.list(all=True, filters=label) == []
-        assert client.networks.list(filters=label) == []
-    client.close()
-
-
-def last_run(pytester: pytest.Pytester) -> Run:
-    return read_run(find_run(pytester.path / ".infranoise" / "runs", None))
+    check_nothing_left(pytester.path)
 
 
 def written(run: Run) -> Counter[tuple[str, int]]:

@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 
 from pytest_infranoise.fixtures import TrialProcess
 from pytest_infranoise.fixtures import waited
-from pytest_infranoise.journal import Run
-from pytest_infranoise.journal import find_run
-from pytest_infranoise.journal import read_run
 from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Record
 from pytest_infranoise.model import Spec
@@ -27,6 +24,7 @@ from pytest_infranoise.retries import may_retry
 from pytest_infranoise.retries import pause_before
 from tests.builders import key
 from tests.builders import record
+from tests.sessions import last_run
 from tests.suite import make_task
 
 # By cause: how many retries there may be when the user allows many. From the table of causes.
@@ -124,10 +122,6 @@ class Moody:
 def pytest_infranoise_make_agent(context):
     return Moody(context.task) if context.choice.kind == "moody" else None
 """
-
-
-def last_run(pytester: pytest.Pytester) -> Run:
-    return read_run(find_run(pytester.path / ".infranoise" / "runs", None))
 
 
 @pytest.mark.engine

@@ -22,6 +22,8 @@ from pytest_infranoise.journal import Run
 from pytest_infranoise.journal import find_run
 from pytest_infranoise.journal import read_run
 from tests.sandboxes.proxy import Wire
+from tests.sessions import check_nothing_left
+from tests.sessions import last_run
 from tests.suite import SOLVE
 from tests.suite import hold_memory
 from tests.suite import make_task
@@ -43,16 +45,7 @@ def suite(pytester: pytest.Pytester) -> Path:
 @pytest.fixture(autouse=True)
 def nothing_left(pytester: pytest.Pytester) -> Iterator[None]:
     yield
-    client = docker.from_env()
-    for run_dir in pytester.path.glob(".infranoise/runs/*"):
-        label: dict[str, str | list[str] | bool] = {"label": f"infranoise.run={run_dir.name}"}
-        assert client.containers.list(all=True, filters=label) == []
-        assert client.networks.list(filters=label) == []
-    client.close()
-
-
-def last_run(pytester: pytest.Pytester) -> Run:
-    return read_run(find_run(pytester.path / ".infranoise" / "runs", None))
+    check_nothing_left(pytester.path)
 
 
 def verdicts(run: Run) -> dict[str, str]:

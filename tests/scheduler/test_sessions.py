@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 
-from pytest_infranoise.journal import Run
 from pytest_infranoise.journal import find_run
 from pytest_infranoise.journal import read_run
 from pytest_infranoise.model import Record
+from tests.sessions import check_nothing_left
+from tests.sessions import last_run
 from tests.suite import make_task
 
 pytestmark = pytest.mark.engine
@@ -39,15 +39,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def nothing_left(pytester: pytest.Pytester) -> Iterator[None]:
     yield
-    client = docker.from_env()
-    for run_dir in pytester.path.glob(".infranoise/runs/*"):
-        label: dict[str, str | list[str] | bool] = {"label": f"infranoise.run={run_dir.name}"}
-        assert client.containers.list(all=True, filters=label) == []
-    client.close()
-
-
-def last_run(pytester: pytest.Pytester) -> Run:
-    return read_run(find_run(pytester.path / ".infranoise" / "runs", None))
+    check_nothing_left(pytester.path)
 
 
 def stay(record: Record) -> tuple[float, float]:

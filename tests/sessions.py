@@ -1,0 +1,27 @@
+"""What tests that run whole sessions ask afterwards: for the records, and what is left on the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import docker
+import pytest
+
+from pytest_infranoise.journal import Run
+from pytest_infranoise.journal import find_run
+from pytest_infranoise.journal import read_run
+
+
+def last_run(pytester: pytest.Pytester) -> Run:
+    """Return the newest run of a test's sessions."""
+    return read_run(find_run(pytester.path / ".infranoise" / "runs", None))
+
+
+def check_nothing_left(directory: Path) -> None:
+    """Check that no run below a directory left a container or a network."""
+    client = docker.from_env()
+    for run_dir in directory.glob(".infranoise/runs/*"):
+        label: dict[str, str | list[str] | bool] = {"label": f"infranoise.run={run_dir.name}"}
+        assert client.containers.list(all=True, filters=label) == []
+        assert client.networks.list(filters=label) == []
+    client.close()
