@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from pytest_infranoise.exit_status import exit_status
 from pytest_infranoise.journal import Journal
 from pytest_infranoise.journal import Run
 from pytest_infranoise.journal import new_run_id
@@ -38,7 +39,6 @@ from pytest_infranoise.scheduler.budget import NOTHING
 from pytest_infranoise.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_infranoise.gates import GateResult
     from pytest_infranoise.host import Ledger
     from pytest_infranoise.host import Owner
     from pytest_infranoise.model import Task
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from pytest_infranoise.scheduler.budget import Capacity
     from pytest_infranoise.scheduler.budget import Need
 
-GATE_FAILED = 20
 WORKER_LABEL = "infranoise.worker"
 
 
@@ -475,24 +474,3 @@ class Controller:
             self._owner.close()
         if self._backend is not None:
             self._backend.close()
-
-
-def exit_status(
-    status: int,
-    *,
-    others_failed: bool,
-    missing: int,
-    gates: Sequence[GateResult],
-    bad_trials: int,
-    quarantined: int = 0,
-) -> int:
-    """Return the session's exit status; the first line of the table in the README that applies."""
-    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        return status
-    if others_failed:
-        return pytest.ExitCode.TESTS_FAILED
-    if missing or quarantined or not all(gate.holds for gate in gates):
-        return GATE_FAILED
-    if gates:
-        return pytest.ExitCode.OK
-    return pytest.ExitCode.TESTS_FAILED if bad_trials else pytest.ExitCode.OK

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_infranoise.controller import exit_status
+from pytest_infranoise.exit_status import exit_status
 from pytest_infranoise.gates import GateResult
 from pytest_infranoise.gates import parse_gate
 from pytest_infranoise.model import Allocation

@@ -30,11 +30,11 @@ from pytest_infranoise.sandboxes.protocol import DeadlineExceeded
 from pytest_infranoise.sandboxes.protocol import EnforcementError
 from pytest_infranoise.sandboxes.protocol import ExecResult
 from pytest_infranoise.sandboxes.protocol import Sandbox
-from pytest_infranoise.trials.course import PhaseRun
 from pytest_infranoise.trials.evidence import KILLED
 from pytest_infranoise.trials.evidence import Artefact
 from pytest_infranoise.trials.evidence import ArtefactStatus
 from pytest_infranoise.trials.expiry import TrialExpired
+from pytest_infranoise.trials.phase_run import PhaseRun
 from pytest_infranoise.trials.phases import PREPARE_SECONDS
 from pytest_infranoise.trials.phases import place_task
 from pytest_infranoise.trials.phases import went_well

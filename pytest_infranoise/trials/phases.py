@@ -22,8 +22,8 @@ from pytest_infranoise.model import Phase
 from pytest_infranoise.model import Task
 from pytest_infranoise.sandboxes.protocol import ExecResult
 from pytest_infranoise.trials.course import Course
-from pytest_infranoise.trials.course import PhaseRun
 from pytest_infranoise.trials.evidence import PhaseEvidence
+from pytest_infranoise.trials.phase_run import PhaseRun
 
 ROOT = "0"  # a number needs no /etc/passwd
 STAGING_DIR = "/infranoise/files"

@@ -17,9 +17,9 @@ from pytest_infranoise.sandboxes.protocol import DeadlineExceeded
 from pytest_infranoise.sandboxes.uploads import put
 from pytest_infranoise.tasks.host_environment import resolve
 from pytest_infranoise.trials.course import Course
-from pytest_infranoise.trials.course import PhaseRun
 from pytest_infranoise.trials.evidence import Artefact
 from pytest_infranoise.trials.integrity import Witness
+from pytest_infranoise.trials.phase_run import PhaseRun
 from pytest_infranoise.trials.phases import PREPARE_SECONDS
 from pytest_infranoise.trials.phases import ROOT
 from pytest_infranoise.trials.phases import end_of

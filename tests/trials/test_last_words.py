@@ -13,9 +13,9 @@ from pytest_infranoise.agents.secrets import Masker
 from pytest_infranoise.sandboxes.execs import OUTPUT_KEPT
 from pytest_infranoise.sandboxes.execs import Output
 from pytest_infranoise.sandboxes.protocol import ExecResult
-from pytest_infranoise.trials.course import PhaseRun
 from pytest_infranoise.trials.evidence import MAX_TEXT
 from pytest_infranoise.trials.evidence import PhaseEvidence
+from pytest_infranoise.trials.phase_run import PhaseRun
 from pytest_infranoise.trials.pytest_summary import grade
 
 SECRET = "sk-0123456789abcdefghijklmnop"
