@@ -135,9 +135,9 @@ class Controller:
         from pytest_infranoise.config_notes import Host
         from pytest_infranoise.config_notes import config_notes
         from pytest_infranoise.host import Ledger
-        from pytest_infranoise.reports.text import plural
         from pytest_infranoise.run_meta import plan_meta
         from pytest_infranoise.sandboxes.docker import DockerBackend
+        from pytest_infranoise.units import plural
 
         self._make_run_dir()
         self._backend = DockerBackend(self.run, host_ports=self.settings.policies.allow_host_port)

@@ -24,10 +24,10 @@ from pytest_infranoise.reports.text import margin_text
 from pytest_infranoise.reports.text import p_words
 from pytest_infranoise.reports.text import percent_down
 from pytest_infranoise.reports.text import percent_up
-from pytest_infranoise.reports.text import plural
 from pytest_infranoise.reports.text import plus_minus
 from pytest_infranoise.reports.text import points
 from pytest_infranoise.reports.text import rate_text
+from pytest_infranoise.units import plural
 
 if TYPE_CHECKING:
     from pytest_infranoise.design import Design

@@ -19,7 +19,6 @@ from pytest_infranoise.reports.text import interval_text
 from pytest_infranoise.reports.text import listed
 from pytest_infranoise.reports.text import p_text
 from pytest_infranoise.reports.text import percent
-from pytest_infranoise.reports.text import plural
 from pytest_infranoise.reports.text import points
 from pytest_infranoise.reports.text import rate_cell
 from pytest_infranoise.reports.text import rate_text
@@ -28,6 +27,7 @@ from pytest_infranoise.results import AgentResult
 from pytest_infranoise.results import Analysis
 from pytest_infranoise.shadows import ShadowTable
 from pytest_infranoise.spec_advice import TaskAdvice
+from pytest_infranoise.units import plural
 
 
 def render_calibration(analysis: Analysis, shadows: Sequence[ShadowTable], width: int) -> list[str]:

@@ -14,7 +14,6 @@ from pytest_infranoise.reports.text import margin_text
 from pytest_infranoise.reports.text import p_words
 from pytest_infranoise.reports.text import percent
 from pytest_infranoise.reports.text import percent_up
-from pytest_infranoise.reports.text import plural
 from pytest_infranoise.reports.text import points
 from pytest_infranoise.reports.text import rounds_to_zero
 from pytest_infranoise.reports.text import wrap
@@ -23,6 +22,7 @@ from pytest_infranoise.results import Analysis
 from pytest_infranoise.results import Cell
 from pytest_infranoise.results import Comparison
 from pytest_infranoise.results import ConfigResult
+from pytest_infranoise.units import plural
 
 _LABEL = "  {:<11}"
 _HANGING = " " * 13

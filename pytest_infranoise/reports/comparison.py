@@ -18,7 +18,6 @@ from pytest_infranoise.reports.text import listed
 from pytest_infranoise.reports.text import p_text
 from pytest_infranoise.reports.text import p_words
 from pytest_infranoise.reports.text import percent
-from pytest_infranoise.reports.text import plural
 from pytest_infranoise.reports.text import points
 from pytest_infranoise.reports.text import rate_cell
 from pytest_infranoise.reports.text import table
@@ -26,6 +25,7 @@ from pytest_infranoise.reports.text import wrap
 from pytest_infranoise.stats.gaps import ALLOWANCE
 from pytest_infranoise.stats.gaps import Configs
 from pytest_infranoise.stats.gaps import Gap
+from pytest_infranoise.units import plural
 
 _KNOWN: dict[Configs, str] = {
     "same": "documented and the same",

@@ -21,13 +21,13 @@ from pytest_infranoise.reports.text import listed
 from pytest_infranoise.reports.text import looked_at
 from pytest_infranoise.reports.text import p_text
 from pytest_infranoise.reports.text import p_words
-from pytest_infranoise.reports.text import plural
 from pytest_infranoise.reports.text import points
 from pytest_infranoise.reports.text import wrap
 from pytest_infranoise.results import AgentResult
 from pytest_infranoise.results import Analysis
 from pytest_infranoise.results import Comparison
 from pytest_infranoise.results import Delta
+from pytest_infranoise.units import plural
 
 # Above it, trials are not independent.
 MOST_DISPERSION = 1.5

@@ -13,8 +13,8 @@ from pytest_infranoise.planner import Variance
 from pytest_infranoise.reports.layout import SMALLEST_WIDTH
 from pytest_infranoise.reports.layout import tabulated
 from pytest_infranoise.reports.text import Column
-from pytest_infranoise.reports.text import plural
 from pytest_infranoise.reports.text import wrap
+from pytest_infranoise.units import plural
 
 FEW_SAMPLES = 3
 

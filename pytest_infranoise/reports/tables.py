@@ -21,7 +21,6 @@ from pytest_infranoise.reports.text import listed
 from pytest_infranoise.reports.text import looked_at
 from pytest_infranoise.reports.text import p_text
 from pytest_infranoise.reports.text import percent
-from pytest_infranoise.reports.text import plural
 from pytest_infranoise.reports.text import plus_minus
 from pytest_infranoise.reports.text import points
 from pytest_infranoise.reports.text import rate_cell
@@ -36,6 +35,7 @@ from pytest_infranoise.results import Delta
 from pytest_infranoise.results import Flip
 from pytest_infranoise.results import Rate
 from pytest_infranoise.results import Spread
+from pytest_infranoise.units import plural
 
 MOST_FLIPS = 10
 # Of more tasks than this, some differ by chance alone, and their list is no longer worth ten lines.

@@ -32,11 +32,11 @@ from pytest_infranoise.reports.text import fit
 from pytest_infranoise.reports.text import level
 from pytest_infranoise.reports.text import listed
 from pytest_infranoise.reports.text import margin_text
-from pytest_infranoise.reports.text import plural
 from pytest_infranoise.reports.text import together
 from pytest_infranoise.reports.text import wrap
 from pytest_infranoise.results import AgentResult
 from pytest_infranoise.results import Analysis
+from pytest_infranoise.units import plural
 
 if TYPE_CHECKING:
     from pathlib import Path

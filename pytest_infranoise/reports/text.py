@@ -120,11 +120,6 @@ def looked_at(movers: Movers) -> str:
     return "trend over all ceilings" if movers.by_trend else f"{movers.baseline} against {movers.top}"
 
 
-def plural(number: int, noun: str) -> str:
-    """Return ``1 task`` or ``2 tasks``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def shown(text: str) -> str:
     """Return a user's text as one line of printable ASCII; what is not is written as an escape."""
     escaped = "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)

@@ -13,7 +13,6 @@ from pytest_infranoise.reports.text import listed
 from pytest_infranoise.reports.text import p_text
 from pytest_infranoise.reports.text import percent_down
 from pytest_infranoise.reports.text import percent_up
-from pytest_infranoise.reports.text import plural
 from pytest_infranoise.reports.text import points
 from pytest_infranoise.reports.text import rate_text
 from pytest_infranoise.reports.text import shown
@@ -22,6 +21,7 @@ from pytest_infranoise.reports.text import together
 from pytest_infranoise.reports.text import wrap
 from pytest_infranoise.results import Rate
 from pytest_infranoise.stats.rates import Interval
+from pytest_infranoise.units import plural
 
 
 @pytest.mark.parametrize(
