@@ -35,6 +35,7 @@ from tests.stats.worlds import World
 from tests.stats.worlds import article
 from tests.stats.worlds import on_the_margin
 from tests.stats.worlds import same
+from tests.stats.worlds import swe
 
 Shares = dict[str, float]
 Once = Callable[[np.random.Generator], Shares]
@@ -214,6 +215,9 @@ def _delta_questions() -> Iterator[Question]:
         once = partial(delta_tests, make=article, samples=samples, config=CONFIGS.index(config), infra=False)
         expected = {**dict(zip(names, shares, strict=True)), "covers": 0.95}
         yield Question(f"power: score of {config} against 1x, 89 x {samples}", once, expected)
+    once = partial(delta_tests, make=swe, samples=10, config=1, infra=False)
+    expected = {**dict(zip(names, (0.54, 0.51, 0.05, 0.44, 0.42), strict=True)), "covers": 0.95}
+    yield Question("power: score of 5x against 1x (+1.54 pp), 227 x 10", once, expected)
     for samples, exact, naive in ((3, 0.61, 0.62), (5, 0.87, 0.86), (10, 0.99, 0.99)):
         once = partial(delta_tests, make=article, samples=samples, config=_TARGET, infra=True)
         yield Question(
