@@ -18,6 +18,7 @@ from pytest_infranoise.journal import Run
 from pytest_infranoise.paired_gaps import PairedGap
 from pytest_infranoise.paired_gaps import paired_gap
 from pytest_infranoise.results import AgentResult
+from pytest_infranoise.results import Analysis
 from pytest_infranoise.results import Cell
 from pytest_infranoise.results import ConfigResult
 from pytest_infranoise.stats.gaps import ALLOWANCE
@@ -125,9 +126,10 @@ def compare_runs(
     if not common:
         why = f"; {len(changed)} have the same name and another content" if changed else ""
         raise CannotCompare(f"runs {name_a} and {name_b} have no task in common{why}")
+    found = {"A": analyse(a), "B": analyse(b)}
     matched = [
         (zero_agent, zero, one_agent, one)
-        for zero_agent, one_agent in _agents(analyse(a).agents, analyse(b).agents, agent_a, agent_b)
+        for zero_agent, one_agent in _agents(found["A"].agents, found["B"].agents, agent_a, agent_b)
         for zero, one in _configs(a, b, _with_records(zero_agent, common), _with_records(one_agent, common))
     ]
     # All verdicts are to hold together.
@@ -160,8 +162,8 @@ def compare_runs(
         only_b=tuple(sorted(hashes_b.keys() - hashes_a.keys())),
         alpha=alpha,
         level=level,
-        notes=tuple(_notes(a, b, pairs)),
-        cut_short=tuple(side for side, run in (("A", a), ("B", b)) if analyse(run).cut_short),
+        notes=tuple(_notes(a, b, pairs, found)),
+        cut_short=tuple(side for side, analysis in found.items() if analysis.cut_short),
     )
 
 
@@ -226,7 +228,7 @@ def _configs(
     yield from same
 
 
-def _notes(a: Run, b: Run, pairs: Sequence[PairedGap]) -> Iterator[str]:
+def _notes(a: Run, b: Run, pairs: Sequence[PairedGap], found: Mapping[str, Analysis]) -> Iterator[str]:
     if a.path.resolve() != b.path.resolve():
         yield (
             "the runs were made at different times: drift between them (hosts, providers, networks) is in no "
@@ -234,8 +236,7 @@ def _notes(a: Run, b: Run, pairs: Sequence[PairedGap]) -> Iterator[str]:
         )
     elif any((pair.a.agent, pair.a.config) == (pair.b.agent, pair.b.config) for pair in pairs):
         yield "A and B are the same trials: their noise is not in a comparison with themselves"
-    for side, run in (("A", a), ("B", b)):
-        analysis = analyse(run)
+    for side, analysis in found.items():
         if analysis.cut_short:
             yield f"{side} is not an estimate: {analysis.cut_short}"
         if analysis.missing:
