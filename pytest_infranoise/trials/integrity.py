@@ -66,6 +66,8 @@ class Witness:
         self._box = sandbox
         self._sandbox = sandbox if isinstance(sandbox, Inspectable) else None
         self._baseline = Baseline()
+        self._left: Mapping[str, str] = {}  # what the agent left running, by a name that no later process has
+        self._places: tuple[str, ...] = ()
 
     def setup_is_over(self) -> None:
         """Remember what the agent begins with."""
@@ -94,18 +96,32 @@ class Witness:
             return
         running = self._ask("processes of the agent", sandbox.processes)
         if running is not None and self._baseline.processes is not None:
-            others = [text for name, text in running.items() if name not in self._baseline.processes]
-            self.found = replace(self.found, others=self._cut(others))
-            known = list(places)
-            for text in others:
-                place = next((place for place in known if names(text, place)), None)
-                if DISGUISED in text:
-                    self._add(doubts=[f"a process that the agent left running passes itself off as ours: {text}"])
-                if place is not None:
-                    self._add(doubts=[f"a process that the agent left running knows {place}: {text}"])
+            self._left = {name: text for name, text in running.items() if name not in self._baseline.processes}
+            self._places = tuple(places)
+            self._take_others(self._left.values())
         changes = self._ask("files changed by the agent", lambda: sandbox.changes(is_of_interest))
         if changes is not None and self._baseline.changes is not None:
             self._look_at_tools(sandbox, task, changes)
+
+    def _take_others(self, texts: Iterable[str]) -> None:
+        """Take in what runs beside the verifier and is the agent's."""
+        texts = list(texts)
+        self.found = replace(self.found, others=self._cut([*(self.found.others or ()), *texts]))
+        for text in texts:
+            place = next((place for place in self._places if names(text, place)), None)
+            if DISGUISED in text:
+                self._add(doubts=[f"a process that the agent left running passes itself off as ours: {text}"])
+            if place is not None:
+                self._add(doubts=[f"a process that the agent left running knows {place}: {text}"])
+
+    def _look_again(self) -> None:
+        """Look at what the agent left running once more: a process may only just have begun, or become another."""
+        sandbox = self._sandbox
+        running = None if sandbox is None else self._ask("processes beside the verifier", sandbox.processes)
+        for name, text in (running or {}).items():
+            # What else is new may be the verifier's own.
+            if text != self._left.get(name, text) or (name not in self._left and DISGUISED in text):
+                self._take_others([text])
 
     def _look_at_tools(self, sandbox: Inspectable, task: Task, changes: Mapping[str, Change]) -> None:
         before = self._baseline.changes or {}
@@ -148,6 +164,8 @@ class Witness:
         for path in removed:
             if self._stat(path) is not None:
                 self._add(forged=[f"{path} was there again after its removal, before the verifier started"])
+        if self._left:
+            self._look_again()
         return not self.found.forged
 
     def not_as_sent(self, files: Iterable[File], name: Callable[[File], str]) -> None:
@@ -180,6 +198,8 @@ class Witness:
             verdicts: paths where a verdict may be.
             end: a file that was written when the verifier's command had ended, if it was not alone.
         """
+        if self._left:
+            self._look_again()
         # A verifier may change its own files; where it was alone, nobody else did.
         for path in (self._ask("the verifier's files", changed) or ()) if self.found.others else ():
             self._add(doubts=[f"{path} was changed while the verifier ran, and it was not alone"])

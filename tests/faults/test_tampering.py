@@ -34,6 +34,8 @@ def _disguised_late(lab: Lab) -> Record:
 REWRITE = f"""for (1..2000) {{ last if -s "{TXT}"; select undef, undef, undef, 0.02 }}
 open F, ">", "{TXT}"; print F "1\\n"; close F; open F, ">", "/tmp/did"; close F; sleep 300"""
 
+SPOKEN = f"while [ ! -s {TXT} ]; do sleep 0.02; done"
+
 
 def background(script: str) -> str:
     """Return a command that leaves a process behind, which goes to work as soon as the verifier has spoken."""
@@ -70,6 +72,7 @@ INJECT["tamper-link-to-own"] = lambda lab: lab.do(
     grade(lab, TELL),
 )
 INJECT["tamper-disguised"] = lambda lab: lab.do(disguised(REWRITE), grade(lab, SLOW))
+INJECT["tamper-disguised-later"] = lambda lab: lab.do(disguised(REWRITE, SPOKEN), grade(lab, SLOW))
 INJECT["tamper-disguised-late"] = _disguised_late
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ class SecondEngine:
         self.address = f"unix://{path}/docker.sock"
         self.data_root = path / "data"
         self._path = path
+        self._name = f"infranoise-{uuid.uuid4().hex}"  # a path may have characters that containerd refuses
         self._options = options
         self._containerd_pid = path / "exec/containerd/containerd.pid"
         self._process: subprocess.Popen[bytes] | None = None
@@ -31,17 +33,11 @@ class SecondEngine:
         for pidfile in (self._path / "docker.pid", self._containerd_pid):
             # A zombie with the number in an old file would be taken for an engine that runs.
             pidfile.unlink(missing_ok=True)
-        name = self._path.name
         argv = ["unshare", "-n", "dockerd", "--host", self.address, "--data-root", str(self.data_root)]
         argv += ["--exec-root", f"{self._path}/exec", "--pidfile", f"{self._path}/docker.pid"]
         argv += ["--bridge=none", "--iptables=false", "--ip-forward=false", "--log-level=error"]
-        argv += [
-            "--containerd-namespace",
-            name,
-            "--containerd-plugins-namespace",
-            f"{name}-plugins",
-            *self._options,
-        ]
+        argv += ["--containerd-namespace", self._name, "--containerd-plugins-namespace", f"{self._name}-plugins"]
+        argv += self._options
         with (self._path / "log").open("ab") as log:
             self._process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         give_up = time.monotonic() + 60

@@ -21,12 +21,20 @@ def hidden(script: str) -> str:
     return f"cd /; setsid sh >/dev/null 2>&1 <<'EOS' & true\n{script}\nEOS"
 
 
-def disguised(script: str) -> str:
-    """Return a command that leaves a Perl script behind whose command line is that of our own sleeping process."""
+def disguised(script: str, first: str | None = None) -> str:
+    """Return a command that leaves a Perl script behind whose command line is that of our own sleeping process.
+
+    ``first`` is what it does before it looks like that; without it, the command ends when it does.
+    """
+    wait = "until grep -q ^sleep /proc/$!/cmdline; do :; done; " if first is None else ""
     return f"""mkdir -p /tmp/p; cd /tmp/p; cat >2147483647 <<'EOS'
 {script}
 EOS
-setsid bash -c 'exec -a sleep perl 2147483647' >/dev/null 2>&1 </dev/null & cd /app"""
+setsid bash >/dev/null 2>&1 <<'EOS' &
+{first or ""}
+exec -a sleep perl 2147483647 </dev/null
+EOS
+{wait}cd /app"""
 
 
 def as_soon_as_written(script: str, pause: float = 0.02) -> str:

@@ -20,6 +20,7 @@ from pytest_infranoise.model import Task
 from pytest_infranoise.model import Upload
 from pytest_infranoise.model import Verdict
 from pytest_infranoise.model import Verifier
+from pytest_infranoise.sandboxes.protocol import DISGUISED
 from pytest_infranoise.sandboxes.protocol import Change
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.trials.decision import Decision
@@ -177,6 +178,41 @@ def test_secrets_are_masked_before_anything_is_cut(before: int, fails: bool) -> 
     assert texts
     assert not any("sk-" in text for text in texts)
     assert all(len(text) <= 300 for text in texts)
+
+
+def at_work(box: Crowded, **left: str) -> Witness:
+    """Return who has seen what an agent left running, and that the verifier started."""
+    witness = Witness(box)
+    witness.setup_is_over()
+    box.runs = dict(left)
+    task = Task("t", Path("/t"), "", None, None, Spec(1, 1), Verifier("true", None), "", workdir="/app")
+    witness.verifier_comes(task, ["/logs/verifier"])
+    assert witness.verifier_starts([])
+    return witness
+
+
+@pytest.mark.parametrize(
+    ("left", "later", "doubted"),
+    [
+        ({"7:1": "sh"}, {"7:1": "sh"}, False),
+        ({"7:1": "sh"}, {"7:1": "server --port 80"}, False),
+        ({"7:1": "sh"}, {"7:1": f"sleep {DISGUISED}"}, True),
+        ({"7:1": "sh"}, {"7:1": "sh [holds /logs/verifier/reward.txt]"}, True),
+        ({"7:1": "sh"}, {"8:1": f"sleep {DISGUISED}"}, True),
+        ({"7:1": "sh"}, {"7:2": "tee /logs/verifier/out.txt"}, False),
+        ({}, {"7:1": "tee /logs/verifier/out.txt"}, False),
+    ],
+)
+def test_what_was_left_running_is_looked_at_again(
+    left: dict[str, str], later: dict[str, str], doubted: bool
+) -> None:
+    """At the first look it may only just have begun; what runs beside it later may be the verifier's own."""
+    box = Crowded("", [])
+    witness = at_work(box, **left)
+    assert witness.found.doubts == ()
+    box.runs = later
+    witness.verifier_is_over(list, [], "/end")
+    assert bool(witness.found.doubts) is doubted
 
 
 def test_too_many_files_of_setup_are_told() -> None:
