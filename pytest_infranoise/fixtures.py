@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -112,12 +113,17 @@ class TrialProcess:
                 return mark.read_text("utf-8")
         return None
 
-    def stop(self, reason: str) -> None:
-        """Let no trial start any more, in any process of the run."""
+    def stop(self, reason: str) -> bool:
+        """Let no trial start any more, in any process of the run; False when another one had done that already."""
         self._stopped = reason
         # Whoever was first knows why; a full disk may be the reason.
-        with contextlib.suppress(OSError), stop_file(self.run_dir).open("x", encoding="utf-8") as file:
-            file.write(reason)
+        with contextlib.suppress(OSError):
+            try:
+                with stop_file(self.run_dir).open("x", encoding="utf-8") as file:
+                    file.write(reason)
+            except FileExistsError:
+                return False
+        return True
 
     def ended(self, record: Record, *, retried: bool = False) -> None:
         """Take in how an attempt ended, and stop the run when more trials make no sense.
@@ -252,6 +258,7 @@ def _retry(
 ) -> None:
     """Make further attempts at a trial whose outcome is unknown, as far as the user wants them."""
     from pytest_infranoise.agents.protocol import AgentContext
+    from pytest_infranoise.agents.secrets import masker_for
     from pytest_infranoise.retries import may_retry
     from pytest_infranoise.retries import pause_before
     from pytest_infranoise.trials.runner import run_trial
@@ -266,7 +273,12 @@ def _retry(
         if not may or process.expiry.expired:
             return
         asked = AgentContext(trial.agent, trial.task, trial.key, settings.seed)
-        agent: Agent = config.hook.pytest_infranoise_make_agent(context=asked)
+        try:
+            agent: Agent = config.hook.pytest_infranoise_make_agent(context=asked)
+        except Exception as error:  # a plugin's own code; the trial has its record
+            text = masker_for(None, trial.agent, trial.task).text(f"{type(error).__name__}: {error}")
+            warnings.warn(f"{trial.key} is not tried again: its agent could not be made: {text}", stacklevel=1)
+            return
         with mistakes_told(process, trial.task):
             record = run_trial(trial, agent, again, record.attempt + 1)
         process.ended(record, retried=True)
@@ -312,16 +324,22 @@ class AlreadyTold(ConfigErrorReport):
 
 @contextlib.contextmanager
 def mistakes_told(process: TrialProcess, task: Task) -> Iterator[None]:
-    """Report what is no trial's result: a mistake stops the task, an engine without limits stops the run."""
+    """Report what is no trial's result.
+
+    A mistake stops the task, or the run where it is not the task's; an engine without limits stops the run.
+    """
     from pytest_infranoise.sandboxes.protocol import EnforcementError
     from pytest_infranoise.trials.runner import TrialConfigError
 
     try:
         yield
     except TrialConfigError as error:
-        first = process.quarantine(task, f"CONFIG-ERROR in task {task.name!r}: {error}")
+        if error.stops_run:
+            first = process.stop(str(error))
+        else:
+            first = process.quarantine(task, f"CONFIG-ERROR in task {task.name!r}: {error}")
         report = ConfigErrorReport if first else AlreadyTold
-        raise report(f"{task.file}: {error}") from None
+        raise report(f"run stopped: {error}" if error.stops_run else f"{task.file}: {error}") from None
     except OSError as error:
         process.stop(f"the run directory {process.run_dir} cannot be written to: {error}")
         raise ConfigErrorReport(f"run stopped: {process.run_dir} cannot be written to: {error}") from None

@@ -160,6 +160,26 @@ def test_attempts_are_all_kept_and_rates_are_of_the_first(pytester: pytest.Pytes
 
 
 @pytest.mark.engine
+def test_an_agent_that_cannot_be_made_again_leaves_the_first_attempt(pytester: pytest.Pytester) -> None:
+    suite = pytester.path / "suite"
+    suite.mkdir()
+    seen = '    if (Path(context.task.file).parent / "seen").exists():\n        raise OSError("no more today")\n'
+    pytester.makepyfile(**{"suite/moody": AGENT.replace("    return Moody", f"{seen}    return Moody")})
+    pytester.makeconftest("pytest_plugins = ['suite.moody']")
+    (suite / "infranoise.toml").write_text("agent = 'moody'\nresource-configs = ['1x']\nsamples = 1\n", "utf-8")
+    make_task(suite, "hopeless")
+
+    result = pytester.runpytest_subprocess("suite", "--infranoise-retries", "5")
+
+    run = last_run(pytester)
+    assert [record.cause for record in run.records] == ["setup-failed"]
+    assert (run.retries, run.missing) == ((), ())
+    output = " ".join(result.stdout.str().split())
+    assert "1 infra-error" in output
+    assert "is not tried again: its agent could not be made: OSError: no more today" in output
+
+
+@pytest.mark.engine
 def test_nothing_is_retried_unless_asked(pytester: pytest.Pytester) -> None:
     suite = pytester.path / "suite"
     suite.mkdir()

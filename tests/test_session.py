@@ -456,6 +456,43 @@ def test_a_lone_surrogate_in_an_agents_error_stops_nobody(pytester: pytest.Pytes
     assert last_run(pytester).missing == ()
 
 
+@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["plain", "n2"])
+def test_an_agent_whose_provider_refuses_its_key_stops_the_run(
+    pytester: pytest.Pytester, suite: Path, workers: list[str]
+) -> None:
+    """Every further trial would cost its setup, and count as what it is not."""
+    make_task(suite, "hello")
+    pytester.makeconftest(
+        """
+        from pytest_infranoise.agents.protocol import AgentConfigError
+
+        class Refused:
+            on_host = False
+
+            def setup(self, sandbox):
+                raise AgentConfigError("401: no such key; set MY_API_KEY")
+
+            def run(self, instruction, sandbox):
+                raise AssertionError
+
+        def pytest_infranoise_make_agent(context):
+            return Refused() if context.choice.name == "mine" else None
+        """
+    )
+
+    result = pytester.runpytest_subprocess(
+        "suite", "--infranoise-samples=3", *workers, "--infranoise-agent", "mine"
+    )
+
+    assert result.ret == 20
+    output = " ".join(result.stdout.str().split())
+    assert "CONFIG-ERROR" in output
+    assert "the run was stopped: the agent 'mine' cannot work: 401: no such key; set MY_API_KEY" in output
+    run = last_run(pytester)
+    assert run.records == ()
+    assert "1 error" in output  # whichever worker is first tells it
+
+
 def test_every_trial_on_every_worker_is_refused(pytester: pytest.Pytester, suite: Path) -> None:
     make_task(suite, "hello")
 

@@ -25,6 +25,7 @@ from typing import NoReturn
 
 from pytest_infranoise.agents.deadline import DeadlineSandbox
 from pytest_infranoise.agents.protocol import Agent
+from pytest_infranoise.agents.protocol import AgentConfigError
 from pytest_infranoise.agents.protocol import AgentResult
 from pytest_infranoise.sandboxes import protocol
 from pytest_infranoise.sandboxes.protocol import Counters
@@ -82,6 +83,7 @@ class HostedAgent:
         Raises:
             DeadlineExceeded: time was over; the child is dead.
             AgentFailed: the agent raised, or its process ended.
+            AgentConfigError: the agent raised that.
         """
         result = self._do(("run", instruction), sandbox)
         if not isinstance(result, AgentResult):
@@ -162,7 +164,8 @@ def _packed(error: BaseException) -> tuple[str, tuple[Any, ...], str]:
     """Return an exception as plain data: pickled ones fail to load for reasons of their own."""
     if isinstance(error, SandboxError):
         return type(error).__name__, (error.call, error.text, error.status), ""
-    return type(error).__name__, (str(error),), "".join(traceback.format_exception(error))
+    name = AgentConfigError.__name__ if isinstance(error, AgentConfigError) else type(error).__name__
+    return name, (str(error),), "".join(traceback.format_exception(error))
 
 
 _BUILTIN_ERRORS = (AttributeError, PermissionError, TypeError, ValueError, OSError)
@@ -172,6 +175,8 @@ def _raise(name: str, args: tuple[Any, ...], trace: str) -> NoReturn:
     known = getattr(protocol, name, None)
     if isinstance(known, type) and issubclass(known, SandboxError | DeadlineExceeded):
         raise known(*args)
+    if name == AgentConfigError.__name__:
+        raise AgentConfigError(*args)
     raise AgentFailed(trace.strip() or f"{name}: {args[0]}")
 
 

@@ -15,6 +15,13 @@ from pytest_infranoise.model import TrialKey
 from pytest_infranoise.sandboxes.protocol import Sandbox
 
 
+class AgentConfigError(Exception):
+    """Raised by an agent that cannot work on any trial: its provider refuses the key, or knows no such model.
+
+    The run is stopped, and the trial has no record. For what may go away by itself there is ``Cause.MODEL_API``.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class AgentResult:
     """How an agent says it ended.
@@ -50,7 +57,15 @@ class Agent(Protocol):
     on_host: bool
 
     def setup(self, sandbox: Sandbox) -> None:
-        """Install what the agent needs, inside the setup phase; raising means that the setup failed."""
+        """Install what the agent needs, inside the setup phase.
+
+        Raises:
+            AgentConfigError: it cannot work on any trial. Whatever else is raised means that the setup failed.
+        """
 
     def run(self, instruction: str, sandbox: Sandbox) -> AgentResult:
-        """Work on the task until done; calls on the sandbox raise ``DeadlineExceeded`` when time is over."""
+        """Work on the task until done; calls on the sandbox raise ``DeadlineExceeded`` when time is over.
+
+        Raises:
+            AgentConfigError: it cannot work on any trial. Whatever else is raised is an error of its own code.
+        """

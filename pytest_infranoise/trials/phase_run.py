@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from pytest_infranoise.agents.deadline import DeadlineSandbox
 from pytest_infranoise.agents.host import AgentFailed
+from pytest_infranoise.agents.protocol import AgentConfigError
 from pytest_infranoise.sandboxes.protocol import ConfigError
 from pytest_infranoise.sandboxes.protocol import Counters
 from pytest_infranoise.sandboxes.protocol import DeadlineExceeded
@@ -92,7 +93,8 @@ class PhaseRun:
     def guarded(self, call: Callable[[], None]) -> str | None:
         """Run the agent's own code; its traceback is returned and its last line noted when it raises.
 
-        Engine failures and the deadline are not its own, and pass through, as does being told to stop.
+        Engine failures and the deadline are not its own, and pass through, as do what stops the run and being
+        told to stop.
         """
         try:
             call()
@@ -100,7 +102,7 @@ class PhaseRun:
             self.box.expired = True
         except (FileMissing, ConfigError) as error:
             return self._own_error(error)
-        except (SandboxError, KeyboardInterrupt, TrialExpired):
+        except (SandboxError, AgentConfigError, KeyboardInterrupt, TrialExpired):
             raise
         except BaseException as error:  # also SystemExit, and what test frameworks raise: only it ends by that
             return self._own_error(error)

@@ -25,6 +25,7 @@ from pytest_infranoise.agents.host import HostedAgent
 from pytest_infranoise.agents.host import check_picklable
 from pytest_infranoise.agents.logs import PhaseLog
 from pytest_infranoise.agents.protocol import Agent
+from pytest_infranoise.agents.protocol import AgentConfigError
 from pytest_infranoise.agents.secrets import Masker
 from pytest_infranoise.agents.secrets import masker_for
 from pytest_infranoise.host import boot_id
@@ -70,12 +71,16 @@ _MAX_TRACEBACK = 2000
 
 
 class TrialConfigError(Exception):
-    """A mistake of the user's that showed only while running: there is no record, and can be none."""
+    """A mistake of the user's that showed only while running: there is no record, and can be none.
 
-    def __init__(self, task: Task, text: str) -> None:
+    ``stops_run`` where it is not the task's, so that no trial of the agent's can be any better.
+    """
+
+    def __init__(self, task: Task, text: str, *, stops_run: bool = False) -> None:
         super().__init__(text)
         self.task = task
         self.text = text
+        self.stops_run = stops_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +188,10 @@ class Attempt:
                 self._live()
         except EnforcementError:
             raise
+        except AgentConfigError as error:
+            name = self._trial.key.agent
+            text = self._masker.text(f"the agent {name!r} cannot work: {error}")
+            raise TrialConfigError(self._trial.task, text, stops_run=True) from None
         except (Exception, TrialExpired) as error:
             self._note_crash(error)
         return self._record(time.monotonic() - clock)

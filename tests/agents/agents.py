@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
 
+from pytest_infranoise.agents.protocol import AgentConfigError
 from pytest_infranoise.agents.protocol import AgentResult
 from pytest_infranoise.model import Cause
 from pytest_infranoise.sandboxes.protocol import DeadlineExceeded
@@ -88,6 +89,20 @@ class Dying(HostAgent):
 class OutOfQuota(HostAgent):
     def run(self, instruction: str, sandbox: Sandbox) -> AgentResult:
         return AgentResult(exit_code=1, cause=Cause.MODEL_API, summary="429 after 5 retries")
+
+
+class WrongKey(AgentConfigError):
+    """What an adapter may make of ours."""
+
+
+class Refused(HostAgent):
+    def run(self, instruction: str, sandbox: Sandbox) -> AgentResult:
+        raise WrongKey("401: no such key; set MY_API_KEY")
+
+
+class RefusedInSetup(HostAgent):
+    def setup(self, sandbox: Sandbox) -> None:
+        raise WrongKey("404: no such model")
 
 
 class Asking(HostAgent):

@@ -22,6 +22,7 @@ from tests.agents import agents
 from tests.trials.lab import MIB
 from tests.trials.lab import VERIFY
 from tests.trials.lab import Lab
+from tests.trials.lab import containers_of
 
 pytestmark = pytest.mark.engine
 
@@ -101,6 +102,20 @@ def test_a_child_that_dies(lab: Lab) -> None:
 
 def test_a_provider_that_fails(lab: Lab) -> None:
     assert do(lab, agents.OutOfQuota()).cause is Cause.MODEL_API
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+@pytest.mark.parametrize(
+    ("agent", "text"), [(agents.Refused, "401: no such key"), (agents.RefusedInSetup, "404: no such model")]
+)
+def test_one_that_can_never_work_is_a_mistake_and_no_trial(lab: Lab, agent: Any, text: str, on_host: bool) -> None:
+    made = agent()
+    made.on_host = on_host
+    with pytest.raises(TrialConfigError, match=f"the agent '.*' cannot work: {text}") as raised:
+        do(lab, made)
+    assert raised.value.stops_run
+    assert lab.records() == []
+    assert containers_of(lab.run) == []
 
 
 def test_one_that_cannot_be_sent_to_a_child(lab: Lab) -> None:
