@@ -93,9 +93,19 @@ class TrialProcess:
         return self._backend
 
     def admit(self, trial: Trial) -> AbstractContextManager[Mapping[str, Any]]:
-        """Reserve a trial's floor (or ceiling) on this engine for as long as the context lasts."""
-        prepared = self.prepared
-        return self._owner_here().reserve(trial.allocation, prepared.capacity, prepared.admit, trial.key.config)
+        """Reserve a trial's floor (or ceiling) on this engine for as long as the context lasts.
+
+        Entering it raises TrialNotWanted when the run is stopped meanwhile.
+        """
+        from pytest_infranoise.trials.runner import TrialNotWanted
+
+        def still() -> None:
+            reason = self.stopped(trial.task)
+            if reason is not None:
+                raise TrialNotWanted(reason)
+
+        prepared, config = self.prepared, trial.key.config
+        return self._owner_here().reserve(trial.allocation, prepared.capacity, prepared.admit, config, still)
 
     def _owner_here(self) -> Owner:
         from pytest_infranoise.host import Ledger
@@ -224,9 +234,7 @@ def infranoise_trial(
     record: Record | None = request.node.stash.get(RECORD, None)
     # A plugin that runs failed tests again gets the same answer: another attempt would be another sample.
     if record is None:
-        reason = process.stopped(spec.task)
-        if reason is not None:
-            pytest.skip(f"not run: {reason}")
+        skip_if_stopped(process, spec.task)
         record = _run(request.config, process, spec, infranoise_backend, infranoise_agent)
         request.node.stash[RECORD] = record
         request.node.stash[LOGS] = shown(artifacts_dir(process.run_dir, record.key, record.attempt))
@@ -245,8 +253,9 @@ def _run(config: pytest.Config, process: TrialProcess, spec: TrialSpec, backend:
     try:
         with mistakes_told(process, spec.task):
             record = run_trial(trial, agent, context, process.past.attempt(trial.key))
-    except AlreadyTold:
-        pytest.skip(f"not run: {process.stopped(spec.task)}")
+    except NotRun:
+        skip_if_stopped(process, spec.task)
+        raise
     process.ended(record)
     with contextlib.suppress(ConfigErrorReport):  # of a retry: the trial has its record, and the run is told
         _retry(config, process, trial, context, record)
@@ -318,8 +327,15 @@ def trial_context(config: pytest.Config, process: TrialProcess, backend: Backend
     )
 
 
-class AlreadyTold(ConfigErrorReport):
-    """Another process has met, and told, a task's mistake at the same time."""
+class NotRun(ConfigErrorReport):
+    """Why a trial cannot run was told by another one."""
+
+
+def skip_if_stopped(process: TrialProcess, task: Task) -> None:
+    """Skip the rest of a test when no trial of its task may start any more."""
+    reason = process.stopped(task)
+    if reason is not None:
+        pytest.skip(f"not run: {reason}")
 
 
 @contextlib.contextmanager
@@ -330,15 +346,18 @@ def mistakes_told(process: TrialProcess, task: Task) -> Iterator[None]:
     """
     from pytest_infranoise.sandboxes.protocol import EnforcementError
     from pytest_infranoise.trials.runner import TrialConfigError
+    from pytest_infranoise.trials.runner import TrialNotWanted
 
     try:
         yield
+    except TrialNotWanted as error:
+        raise NotRun(f"{task.file}: {error}") from None
     except TrialConfigError as error:
         if error.stops_run:
             first = process.stop(str(error))
         else:
             first = process.quarantine(task, f"CONFIG-ERROR in task {task.name!r}: {error}")
-        report = ConfigErrorReport if first else AlreadyTold
+        report = ConfigErrorReport if first else NotRun
         raise report(f"run stopped: {error}" if error.stops_run else f"{task.file}: {error}") from None
     except OSError as error:
         process.stop(f"the run directory {process.run_dir} cannot be written to: {error}")

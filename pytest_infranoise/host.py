@@ -210,17 +210,25 @@ class Owner:
 
     @contextlib.contextmanager
     def reserve(
-        self, allocation: Allocation, limit: Capacity, admit: Admit = "floor", config: str = ""
+        self,
+        allocation: Allocation,
+        limit: Capacity,
+        admit: Admit = "floor",
+        config: str = "",
+        still: Callable[[], None] = lambda: None,
     ) -> Iterator[dict[str, Any]]:
         """Hold a floor (or ceiling), waiting until it fits; yields what was there when it was granted.
 
         ``config`` is told to those that start beside this one. Those who wait are served in the order they came:
-        nobody overtakes, so a large floor is never starved.
+        nobody overtakes, so a large floor is never starved. ``still`` is called while waiting and when it is
+        granted, and raises when it is not wanted any more.
         """
         asked = time.time()
         try:
             while (granted := self._try(allocation, limit, asked, admit, config)) is None:
+                still()
                 time.sleep(_POLL_SECONDS)
+            still()
             yield granted
         finally:
             self._path.unlink(missing_ok=True)

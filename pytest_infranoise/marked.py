@@ -27,7 +27,9 @@ from pytest_infranoise.collect import SPEC
 from pytest_infranoise.collect import TrialSpec
 from pytest_infranoise.collect import describe
 from pytest_infranoise.fixtures import PROCESS
+from pytest_infranoise.fixtures import NotRun
 from pytest_infranoise.fixtures import mistakes_told
+from pytest_infranoise.fixtures import skip_if_stopped
 from pytest_infranoise.fixtures import trial_context
 from pytest_infranoise.journal import artifacts_dir
 from pytest_infranoise.journal import shown
@@ -130,9 +132,7 @@ def infranoise_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     if not isinstance(getattr(request, "param", None), _Point):
         pytest.fail(f"{FIXTURE} has to be an argument of a test with @pytest.mark.{MARK}", pytrace=False)
     spec, process = item.stash[SPEC], config.stash[PROCESS]
-    reason = process.stopped(spec.task)
-    if reason is not None:
-        pytest.skip(f"not run: {reason}")
+    skip_if_stopped(process, spec.task)
     item.stash[MASKER] = masker_for(None, spec.agent, spec.task)
     backend: Backend = request.getfixturevalue("infranoise_backend")
     trial = FunctionTrial(
@@ -141,8 +141,12 @@ def infranoise_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
         process.past.attempt(spec.key),
     )
     with contextlib.closing(trial):
-        with mistakes_told(process, spec.task):
-            record = trial.begin()
+        try:
+            with mistakes_told(process, spec.task):
+                record = trial.begin()
+        except NotRun:
+            skip_if_stopped(process, spec.task)
+            raise
         _conclude(item, trial, record)
         item.stash[_TRIAL] = trial
         yield trial.sandbox

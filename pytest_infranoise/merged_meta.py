@@ -14,6 +14,7 @@ from pytest_infranoise.sessions import notes
 from pytest_infranoise.units import plural
 
 if TYPE_CHECKING:
+    from pytest_infranoise.journal import Run
     from pytest_infranoise.merge import Part
 
 _NAMED = 3
@@ -118,7 +119,7 @@ def _entries(part: Part) -> Iterator[dict[str, Any]]:
                 "slot": entry["slot"] + part.first_slot,
             }
         return
-    keys = ("created", "finished", "seed", "shard", "host", "engine", "git", "versions")
+    keys = ("created", "finished", "seed", "shard", "samples", "host", "engine", "git", "versions")
     yield {
         "run": part.id,
         "path": str(run.path.resolve()),
@@ -126,9 +127,19 @@ def _entries(part: Part) -> Iterator[dict[str, Any]]:
         "first_sample": part.first_sample,
         "planned": len(run.planned),
         "recorded": len(run.records),
+        "compared": _compared(run),
         "damaged": run.damaged,
         **{key: run.meta.get(key) for key in keys},
     }
+
+
+def _compared(run: Run) -> list[str]:
+    """Return what a run put side by side, in words: its agents and configs, which its shards have in common.
+
+    Marked functions may be so few that a shard has none of them.
+    """
+    functions = {one["name"] for one in run.meta.get("agents") or () if one.get("kind") == "marked-function"}
+    return sorted({f"{key.agent} under {key.config}" for key in run.planned if key.agent not in functions})
 
 
 def _notes(parts: Sequence[Part], set_aside: Mapping[str, int]) -> Iterator[str]:
@@ -138,6 +149,7 @@ def _notes(parts: Sequence[Part], set_aside: Mapping[str, int]) -> Iterator[str]
         entry["run"] for entry in entries
     )
     yield from _missing_shards(entries)
+    yield from _uneven_shards(entries)
     for part in parts:
         yield from (f"{part.id}: {note}" for note in notes(part.run.meta.get("sessions") or (), {}))
     hosts = {(entry.get("host") or {}).get("name") for entry in entries}
@@ -165,6 +177,27 @@ def _size(engine: Mapping[str, Any]) -> str:
         f"{float(engine.get('cpus') or 0):g} CPUs, {int(engine.get('memory') or 0) / 1024**3:.1f} GiB, "
         f"cgroup v{engine.get('cgroup_version')}"
     )
+
+
+def _uneven_shards(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield how the shards of one whole differ: one that was grown has trials that the others have not."""
+    wholes: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        match = _SHARD.fullmatch(str(entry.get("shard") or ""))
+        if match is not None and int(match[2]) > 1:
+            wholes.setdefault((int(entry["slot"]), int(match[2])), []).append(entry)
+    for shards in wholes.values():
+        samples = {str(entry["shard"]): entry.get("samples") for entry in shards}
+        if len(set(samples.values())) > 1:
+            told = ", ".join(f"{number} of shard {shard}" for shard, number in sorted(samples.items()))
+            yield f"incomplete: the shards were made for different numbers of samples ({told})"
+        compared = [set(entry.get("compared") or ()) for entry in shards]
+        whole = set().union(*compared)
+        for entry, there in zip(shards, compared, strict=True):
+            lacking = sorted(whole - there)
+            if there and lacking:
+                shown = ", ".join(lacking[:_NAMED]) + (" and more" if len(lacking) > _NAMED else "")
+                yield f"incomplete: shard {entry['shard']} has no trials of {shown}, which others of its whole have"
 
 
 def _missing_shards(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:

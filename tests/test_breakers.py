@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from collections.abc import Sequence
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -26,17 +27,29 @@ from pytest_infranoise.breakers import End
 from pytest_infranoise.breakers import has_room
 from pytest_infranoise.breakers import note_end
 from pytest_infranoise.breakers import tripped
+from pytest_infranoise.host import Ledger
+from pytest_infranoise.host import capacity
 from pytest_infranoise.journal import Run
+from pytest_infranoise.journal import stop_file
+from pytest_infranoise.model import Allocation
 from pytest_infranoise.model import Cause
 from pytest_infranoise.model import Verdict
+from pytest_infranoise.sandboxes.docker import DockerBackend
 from tests.builders import key
 from tests.builders import record
 from tests.sessions import last_run
 from tests.suite import make_task
+from tests.trials.lab import BASE
 from tests.trials.second_engine import SecondEngine
 from tests.trials.second_engine import second_engine
 from tests.trials.second_engine import unavailable
 
+FUNCTION = f"""
+import pytest
+
+@pytest.mark.infranoise(image={BASE!r}, cpus=0.1, memory="16M")
+def test_it(infranoise_sandbox): ...
+"""
 START, LOST = Cause.ENV_START.value, Cause.CONTAINER_LOST.value
 
 
@@ -265,6 +278,41 @@ def test_an_engine_that_is_gone_stops_the_run(pytester: pytest.Pytester, suite: 
     assert len(run.records) + len(run.missing) == 8
     text = " ".join((pytester.path / "output.txt").read_text("utf-8").split())
     assert "the run was stopped: the engine is gone and did not come back within" in text
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("kind", ["task", "function"])
+def test_a_trial_that_waits_for_its_floor_when_the_run_is_stopped_does_not_start(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Its container would be the next thing to go wrong, and the wait may be for hours."""
+    monkeypatch.setenv("INFRANOISE_STATE_DIR", str(pytester.path / "state"))
+    if kind == "task":
+        make_task(suite, "job")
+    else:
+        (suite / "test_job.py").write_text(FUNCTION, "utf-8")
+    with closing(DockerBackend("test")) as backend:
+        engine = backend.info()
+    ledger, limit = Ledger(engine.id), capacity(engine)
+    with (
+        closing(ledger.register("other", "main")) as other,
+        other.reserve(Allocation(0.1, None, limit.memory, None), limit),
+        (pytester.path / "output.txt").open("wb") as output,
+    ):
+        command = [sys.executable, "-m", "pytest", "suite", "--resource-config=1x", "--infranoise-samples=2"]
+        session = subprocess.Popen(command, cwd=pytester.path, stdout=output, stderr=subprocess.STDOUT)
+        while not [path for path in ledger.owners.glob("*--main.json") if not path.name.startswith("other")]:
+            assert session.poll() is None, (pytester.path / "output.txt").read_text("utf-8")
+        (run_dir,) = pytester.path.glob(".infranoise/runs/*")
+        stop_file(run_dir).write_text("enough", "utf-8")
+        assert session.wait(300) == 20
+
+    run = last_run(pytester)
+    assert run.records == ()
+    assert len(run.missing) == 2
+    text = " ".join((pytester.path / "output.txt").read_text("utf-8").split())
+    assert "2 skipped" in text
+    assert "not an estimate: the run was stopped: enough" in text
 
 
 class _Busy(BaseHTTPRequestHandler):

@@ -19,7 +19,9 @@ from pytest_infranoise.host import Ledger
 from pytest_infranoise.model import Allocation
 from pytest_infranoise.sandboxes.protocol import Counters
 from pytest_infranoise.sandboxes.protocol import Sandbox
+from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.trials.evidence import CutOff
+from pytest_infranoise.trials.watch import Look
 from pytest_infranoise.trials.watch import watched
 
 _readings = st.lists(
@@ -81,6 +83,26 @@ class _Holding:
 
     def counters(self) -> Counters:
         return Counters(anonymous=200)
+
+
+def test_a_look_that_fails_is_not_the_last_one() -> None:
+    answers = iter([SandboxError("counters", "no answer"), OSError("no ledger"), None, CutOff(None, "seen")])
+    cut: list[CutOff] = []
+    killed = threading.Event()
+
+    def at() -> CutOff | None:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def accept(why: CutOff) -> bool:
+        cut.append(why)
+        return True
+
+    with watched([Look(0.01, at)], accept, killed.set):
+        assert killed.wait(60)
+    assert cut == [CutOff(None, "seen")]
 
 
 def test_a_trial_that_is_over_anyway_keeps_nobody_else_from_being_ended(tmp_path: Path) -> None:

@@ -91,6 +91,23 @@ def test_nobody_overtakes_one_who_waits(ledger: Ledger) -> None:
     assert small._try(allocation(100), LIMIT, asked=2.0) is not None
 
 
+class NotWanted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_one_who_is_not_wanted_any_more_holds_nothing_and_waits_no_longer(ledger: Ledger, fits: bool) -> None:
+    holder, waiter, third = (ledger.register("run", name) for name in ("gw0", "gw1", "gw2"))
+
+    def still() -> None:
+        raise NotWanted
+
+    with holder.reserve(allocation(100 if fits else 600), LIMIT):
+        with pytest.raises(NotWanted), waiter.reserve(allocation(600), LIMIT, still=still):
+            pytest.fail("was admitted")
+        assert third._try(allocation(300), LIMIT, asked=time.time()) is not None
+
+
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process = taker(tmp_path, "killed", 10**6, 900)

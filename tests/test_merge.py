@@ -92,7 +92,9 @@ def test_shards_are_put_together_as_if_they_had_been_one_run(tmp_path: Path) -> 
     for number in (1, 2, 3):
         mine = [place for place in WHOLE if Shard(number, 3).has(place)]
         paths.append(
-            write_part(tmp_path, f"s{number}", mine, [record(place) for place in mine], shard=f"{number}/3")
+            write_part(
+                tmp_path, f"s{number}", mine, [record(place) for place in mine], shard=f"{number}/3", samples=3
+            )
         )
 
     run = merged(tmp_path, *paths)
@@ -108,6 +110,32 @@ def test_a_shard_that_is_not_there_is_named(tmp_path: Path) -> None:
     paths = [write_part(tmp_path, f"s{number}", [WHOLE[number]], [], shard=f"{number}/3") for number in (1, 3)]
 
     assert any("incomplete: shard 2/3" in note for note in merged(tmp_path, *paths).meta["run_notes"])
+
+
+@pytest.mark.parametrize(
+    ("more", "notes"),
+    [
+        ({}, []),
+        (
+            {"samples": 5},
+            ["incomplete: the shards were made for different numbers of samples (3 of shard 1/2, 5 of"],
+        ),
+        (
+            {"config": "5x"},
+            ["incomplete: shard 1/2 has no trials of scripted under 5x, which others of its whole have"],
+        ),
+    ],
+)
+def test_a_shard_that_was_grown_alone_is_named(tmp_path: Path, more: dict[str, Any], notes: list[str]) -> None:
+    first, second = ([place for place in WHOLE if Shard(number, 2).has(place)] for number in (1, 2))
+    paths = [write_part(tmp_path, "s1", first, [], shard="1/2", samples=3)]
+    second += [replace(place, config=more["config"]) for place in second[:1] if "config" in more]
+    paths.append(write_part(tmp_path, "s2", second, [], shard="2/2", samples=more.get("samples", 3)))
+
+    found = [note for note in merged(tmp_path, *paths).meta["run_notes"] if note.startswith("incomplete")]
+
+    assert len(found) == len(notes)
+    assert all(note.startswith(start) for note, start in zip(found, notes, strict=True))
 
 
 def test_the_same_trials_on_other_days_are_further_samples_in_slots_of_their_own(tmp_path: Path) -> None:

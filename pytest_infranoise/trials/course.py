@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -184,9 +185,10 @@ class Course:
         run.cut, run.cut_intent = why, Intent(KILL_PROCESSES, why.text, time.time())
         self._intended(run.cut_intent)
         run.box.cut_off()
-        # Read before the kill, as in ``kill_processes``.
-        counters = self.container().counters()
-        run.counters = counters if counters.memory_usage is not None else None
+        # Read before the kill, as in ``kill_processes``. Without an answer, the border will find out why.
+        with suppress(SandboxError):
+            counters = self.container().counters()
+            run.counters = counters if counters.memory_usage is not None else None
         return True
 
     def _kill_again(self, run: PhaseRun) -> None:

@@ -40,6 +40,7 @@ from pytest_infranoise.trials.phases import place_task
 from pytest_infranoise.trials.phases import went_well
 from pytest_infranoise.trials.runner import Attempt
 from pytest_infranoise.trials.runner import TrialContext
+from pytest_infranoise.trials.runner import TrialNotWanted
 
 _MAX_LINE = 200
 
@@ -123,6 +124,7 @@ class FunctionTrial(Attempt):
         Raises:
             TrialConfigError: the user's mistake.
             EnforcementError: the engine gave other limits than were asked for.
+            TrialNotWanted: it was given up while it waited.
         """
         with self._context.expiry.shield():
             self._context.journal.started(self._trial.key, self._number)
@@ -156,7 +158,7 @@ class FunctionTrial(Attempt):
             try:
                 if self._open(stack):
                     yield from self._phases()
-            except EnforcementError:
+            except (EnforcementError, TrialNotWanted):
                 raise
             except (Exception, TrialExpired) as error:
                 self._note_crash(error)

@@ -83,6 +83,10 @@ class TrialConfigError(Exception):
         self.stops_run = stops_run
 
 
+class TrialNotWanted(Exception):
+    """The run was stopped while the trial waited for its floor: it is missing, as if it had never begun."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrialContext:
     """What a process that runs trials gives to each of them.
@@ -132,6 +136,7 @@ def run_trial(trial: Trial, agent: Agent, context: TrialContext, attempt: int = 
     Raises:
         TrialConfigError: the user's mistake.
         EnforcementError: the engine gave other limits than were asked for.
+        TrialNotWanted: it was given up while it waited.
     """
     with context.expiry.shield():
         context.journal.started(trial.key, attempt)
@@ -186,7 +191,7 @@ class Attempt:
         try:
             with self._context.expiry.expose():
                 self._live()
-        except EnforcementError:
+        except (EnforcementError, TrialNotWanted):
             raise
         except AgentConfigError as error:
             name = self._trial.key.agent

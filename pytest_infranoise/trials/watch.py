@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pytest_infranoise.sandboxes.protocol import Sandbox
+from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.trials.evidence import CutOff
 
 KERNEL_SECONDS = 0.1  # between looks at counters that cost the container nothing
@@ -66,7 +67,10 @@ def _watch(
     due = {place: time.monotonic() + look.seconds for place, look in enumerate(looks)}
     while not over.wait(max(0.0, min(due.values()) - time.monotonic())):
         place = min(due, key=lambda place: due[place])
-        reason = looks[place].at()
+        try:
+            reason = looks[place].at()
+        except (SandboxError, OSError):
+            reason = None  # the phase's own calls will find out why; the next look may see again
         due[place] = time.monotonic() + looks[place].seconds
         if reason is None:
             continue

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import docker
 import psutil
+import pytest
 
 from pytest_infranoise.host import Ledger
 from pytest_infranoise.journal import find_run
@@ -181,6 +182,8 @@ def _judge(root: Path, sessions: list[Session], trials: int, seconds: float) -> 
         yield "something is left"
     if verdicts.keys() - {"pass", "harness-crash"} or verdicts["harness-crash"] > sum(s.killed for s in sessions):
         yield "trials ended as something else than passes and the crashes that were made"
+    if sessions[1].process.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        yield "the resumed session did not end as one does in which every trial has a record"
     if any(session.growth >= MOST_GROWTH for session in sessions):
         yield f"the controller grew by {MOST_GROWTH:.0f} MB or more"
 
