@@ -21,7 +21,7 @@ else:
 @pytest.fixture
 def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """The usual one, whose sessions load none of the other plugins that happen to be installed."""
-    monkeypatch.setenv("PYTEST_ADDOPTS", without(*OTHERS))
+    monkeypatch.setenv("PYTEST_ADDOPTS", without(*OTHERS, "hypothesispytest"))
     return pytester
 
 

@@ -37,6 +37,7 @@ from pytest_infranoise.model import Verdict
 from pytest_infranoise.sandboxes.docker import DockerBackend
 from tests.builders import key
 from tests.builders import record
+from tests.sessions import IMPATIENT
 from tests.sessions import last_run
 from tests.suite import make_task
 from tests.trials.lab import BASE
@@ -256,7 +257,7 @@ def fill(place: Path) -> None:
 @pytest.mark.engine
 def test_an_engine_that_is_gone_stops_the_run(pytester: pytest.Pytester, suite: Path, second: SecondEngine) -> None:
     """All workers of it: none of them takes another trial."""
-    pytester.makeconftest("import pytest_infranoise.fixtures as f\nf._ENGINE_GRACE = 1.0")
+    pytester.makeconftest(IMPATIENT)
     make_task(suite, "job", solution="sleep 20; echo done > answer.txt\n")
     command = [sys.executable, "-m", "pytest", "suite", "--infranoise-samples", "8", "-n2"]
     with pytest.MonkeyPatch.context() as patch, (pytester.path / "output.txt").open("wb") as output:

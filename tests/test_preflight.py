@@ -189,7 +189,8 @@ def test_an_interrupted_preflight_leaves_nothing(pytester: pytest.Pytester, suit
     make_task(suite, "slow", solution="sleep 60\n")
     make_task(suite, "slower", solution="sleep 60\n", resources={"cpus": 2, "memory": "64M"})
     output = (pytester.path / "output").open("wb")
-    argv = [sys.executable, "-m", "pytest", "suite", "--infranoise-preflight"]
+    # A shell's background job, as a test run in CI may be, hands an ignored SIGINT down.
+    argv = ["env", "--default-signal=INT", sys.executable, "-m", "pytest", "suite", "--infranoise-preflight"]
     with subprocess.Popen(argv, cwd=pytester.path, stdout=output, stderr=output) as process:
         _await_container(pytester.path)
         process.send_signal(signal.SIGINT)

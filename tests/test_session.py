@@ -22,6 +22,7 @@ from pytest_infranoise.journal import Run
 from pytest_infranoise.journal import find_run
 from pytest_infranoise.journal import read_run
 from tests.sandboxes.proxy import Wire
+from tests.sessions import IMPATIENT
 from tests.sessions import check_nothing_left
 from tests.sessions import last_run
 from tests.suite import SOLVE
@@ -520,6 +521,7 @@ def test_a_session_with_another_ledger_is_left_alone(
 def test_an_engine_that_is_gone_ends_in_a_summary_and_is_never_green(
     pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch, workers: list[str]
 ) -> None:
+    pytester.makeconftest(IMPATIENT)
     make_task(suite, "slow", solution="sleep 2; echo done > answer.txt\n")
     with closing(Wire()) as wire:
         monkeypatch.setenv("DOCKER_HOST", wire.address)

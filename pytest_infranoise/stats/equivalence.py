@@ -10,11 +10,11 @@ import math
 from dataclasses import dataclass
 
 from scipy import special
-from scipy.optimize import brentq
 
 from pytest_infranoise.stats.deltas import Delta
 from pytest_infranoise.stats.deltas import Votes
 from pytest_infranoise.stats.rates import Interval
+from pytest_infranoise.stats.roots import root
 
 # Beyond this normal quantile the tail is below 1e-300.
 FARTHEST_Z = 37.0
@@ -117,7 +117,7 @@ def _votes_p(votes: Votes, margin: float) -> float:
         return 1.0
     if excess(FARTHEST_Z) < 0:
         return 0.0
-    return float(special.ndtr(-brentq(excess, 0.0, FARTHEST_Z, xtol=1e-13)))
+    return float(special.ndtr(-root(excess, 0.0, FARTHEST_Z)))
 
 
 def _check(margin: float, alpha: float) -> None:

@@ -12,9 +12,9 @@ from typing import Literal
 from typing import get_args
 
 from scipy import special
-from scipy.optimize import brentq
 
 from pytest_infranoise.stats.deltas import newcombe
+from pytest_infranoise.stats.roots import root
 
 Configs = Literal["same", "documented", "undocumented", "uncapped"]
 Verdict = Literal[
@@ -68,7 +68,7 @@ def cv_bias(t: float, alpha: float = 0.05) -> float:
     def excess(c: float) -> float:
         return float(special.ndtr(t - c) + special.ndtr(-t - c)) - alpha
 
-    return float(brentq(excess, 0.0, t + float(-special.ndtri(alpha / 2.0)) + 1.0, xtol=1e-13))
+    return root(excess, 0.0, t + float(-special.ndtri(alpha / 2.0)) + 1.0)
 
 
 def gap_se(s1: float, s2: float, tasks: int, k1: int, k2: int | None = None, icc: float = USUAL_ICC) -> float:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy import special
-from scipy.optimize import brentq
 
 from pytest_infranoise.stats.counts import Counts
 from pytest_infranoise.stats.counts import FloatArray
@@ -30,6 +29,7 @@ from pytest_infranoise.stats.rates import standard_error
 from pytest_infranoise.stats.rates import t_at
 from pytest_infranoise.stats.rates import trial_variances
 from pytest_infranoise.stats.rates import z_quantile
+from pytest_infranoise.stats.roots import root
 
 
 class Side(NamedTuple):
@@ -147,4 +147,4 @@ def _dual_p(est: float, at: Callable[[float], Interval]) -> float:
         return 1.0
     if reach(FARTHEST_Z) > 0:
         return float(2.0 * special.ndtr(-FARTHEST_Z))
-    return float(2.0 * special.ndtr(-brentq(reach, 1e-9, FARTHEST_Z, xtol=1e-13)))
+    return float(2.0 * special.ndtr(-root(reach, 1e-9, FARTHEST_Z)))

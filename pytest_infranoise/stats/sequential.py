@@ -17,12 +17,12 @@ from typing import get_args
 
 import numpy as np
 from scipy import special
-from scipy.optimize import brentq
 
 from pytest_infranoise.stats.counts import FloatArray
 from pytest_infranoise.stats.deltas import UNKNOWN_DELTA
 from pytest_infranoise.stats.deltas import Delta
 from pytest_infranoise.stats.rates import Interval
+from pytest_infranoise.stats.roots import root
 
 Spending = Literal["obf", "pocock"]
 # One sample per task says nothing about its own variance: the first look is after round two.
@@ -167,7 +167,7 @@ def _next_bound(nodes: FloatArray, mass: FloatArray, frac: float, step: float, s
         out = special.ndtr((nodes - edge) / step) + special.ndtr((-edge - nodes) / step)
         return float(out @ mass) - spend
 
-    return FARTHEST_Z if excess(FARTHEST_Z) >= 0 else float(brentq(excess, 0.0, FARTHEST_Z, xtol=1e-10))
+    return FARTHEST_Z if excess(FARTHEST_Z) >= 0 else root(excess, 0.0, FARTHEST_Z, xtol=1e-10)
 
 
 def _nodes(bound: float, frac: float, step2: float) -> tuple[FloatArray, FloatArray]:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy import special
-from scipy.optimize import isotonic_regression
 
 from pytest_infranoise.stats.counts import FloatArray
 from pytest_infranoise.stats.counts import table
@@ -143,6 +142,8 @@ def isotonic(
     fit = np.full(values.shape, math.nan)
     known = ~np.isnan(values) & (w > 0)
     if np.any(known):
+        from scipy.optimize import isotonic_regression  # here, because it takes long to load
+
         fit[known] = isotonic_regression(values[known], weights=w[known], increasing=increasing).x
     return fit
 
