@@ -11,7 +11,6 @@ from pytest_infranoise.journal import Run
 from pytest_infranoise.journal import find_run
 from pytest_infranoise.journal import read_run
 
-
 # A conftest with which a session does not wait long for an engine that is gone for good.
 IMPATIENT = """
 import pytest_infranoise.fixtures
