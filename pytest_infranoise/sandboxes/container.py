@@ -22,6 +22,7 @@ from pytest_infranoise.sandboxes.engine import Engine
 from pytest_infranoise.sandboxes.events import EventStream
 from pytest_infranoise.sandboxes.execs import Command
 from pytest_infranoise.sandboxes.execs import Execution
+from pytest_infranoise.sandboxes.kernel_log import KernelLog
 from pytest_infranoise.sandboxes.privileges import read_privileges
 from pytest_infranoise.sandboxes.privileges import stated_privileges
 from pytest_infranoise.sandboxes.protocol import Change
@@ -34,6 +35,7 @@ from pytest_infranoise.sandboxes.protocol import FileStat
 from pytest_infranoise.sandboxes.protocol import HostFacts
 from pytest_infranoise.sandboxes.protocol import Identity
 from pytest_infranoise.sandboxes.protocol import Limits
+from pytest_infranoise.sandboxes.protocol import LoggedKill
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.sandboxes.protocol import SandboxState
 from pytest_infranoise.sandboxes.shell import FIND_HOLDER
@@ -55,7 +57,8 @@ class DockerSandbox:
     """A container that the backend has created and started.
 
     Beside the protocol: ``name``, ``on_this_machine``, ``privileges``, ``last_counters``,
-    ``sampled_anonymous_peak``, ``reset_peak``, ``full_disks``, ``host_facts`` and what ``Inspectable`` has.
+    ``sampled_anonymous_peak``, ``reset_peak``, ``full_disks``, ``host_facts``, ``logged_kills`` and what
+    ``Inspectable`` has.
     ``root`` is the engine's data root, empty where that is on another machine.
     """
 
@@ -87,6 +90,10 @@ class DockerSandbox:
         self._program: processes.Program | None = None  # what the holder's sleep was when first looked at
         self._host = cgroups.locate(pid, self._id)
         self._init = processes.look(pid) if self._host else None
+        self._kernel_log: KernelLog | None = None
+        if self._host is not None:
+            with suppress(OSError):
+                self._kernel_log = KernelLog()
         self._stated = stated_privileges(inspected.get("HostConfig") or {})
         self._files: cgroups.Files = self._host or cgroups.ContainerFiles(cgroup_version, self._print_files)
 
@@ -265,6 +272,10 @@ class DockerSandbox:
         """Return what the engine's machine says of itself, nothing when it is another one."""
         return HostFacts() if self._host is None else machine.host_facts()
 
+    def logged_kills(self) -> tuple[LoggedKill, ...] | None:
+        """Return what the kernel's log says to have been killed in here since the last call; None if unreadable."""
+        return None if self._kernel_log is None else self._kernel_log.kills(self._id)
+
     def limits(self) -> Limits:
         """Return the limits that the kernel enforces, as read when the container had started."""
         if self._limits is None:
@@ -307,6 +318,9 @@ class DockerSandbox:
 
     def remove(self) -> bool:
         """Remove the container by force; True when it is gone, never raises a SandboxError."""
+        if self._kernel_log is not None:
+            self._kernel_log.close()
+            self._kernel_log = None
         return remove_container(self._engine, self._id)
 
     def _inspect(self) -> Mapping[str, Any]:

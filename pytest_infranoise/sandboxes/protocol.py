@@ -163,6 +163,18 @@ class HostFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LoggedKill:
+    """A process of a container that the kernel says in its log to have killed for memory.
+
+    ``limit`` is whose limit had been met: the container's own, that of a cgroup above it, or none but the host's
+    memory. ``process`` is the name that it had given itself.
+    """
+
+    limit: Literal["own", "parent", "host"]
+    process: str
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Limits as the kernel states them for one container; None means no limit (or not readable: see ``source``)."""
 

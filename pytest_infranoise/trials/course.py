@@ -28,6 +28,7 @@ from pytest_infranoise.sandboxes.protocol import FileMissing
 from pytest_infranoise.sandboxes.protocol import FileUnfit
 from pytest_infranoise.sandboxes.protocol import HostFacts
 from pytest_infranoise.sandboxes.protocol import Identity
+from pytest_infranoise.sandboxes.protocol import LoggedKill
 from pytest_infranoise.sandboxes.protocol import Sandbox
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.sandboxes.protocol import SandboxState
@@ -72,6 +73,18 @@ class MachineSandbox(Protocol):
 
     def host_facts(self) -> HostFacts:
         """Return what the engine's machine says of itself."""
+
+
+@runtime_checkable
+class LoggedSandbox(Protocol):
+    """What a sandbox may know from the log of its machine's kernel."""
+
+    def logged_kills(self) -> tuple[LoggedKill, ...] | None:
+        """Return the kernel kills in it that the log tells of since the last call; None where it is unreadable."""
+
+
+def _logged_kills(sandbox: Sandbox) -> tuple[LoggedKill, ...] | None:
+    return sandbox.logged_kills() if isinstance(sandbox, LoggedSandbox) else None
 
 
 class Course:
@@ -142,6 +155,7 @@ class Course:
         self.evidence = replace(self.evidence, holder_is_init=sandbox.holder_is_init)
         self._identity = sandbox.identity()
         self._counters = sandbox.counters()
+        _logged_kills(sandbox)  # what was killed until here is no phase's
         if isinstance(sandbox, MachineSandbox):
             self._host = sandbox.host_facts()
             self._disks_full = sandbox.full_disks()
@@ -189,6 +203,7 @@ class Course:
         with suppress(SandboxError):
             counters = self.container().counters()
             run.counters = counters if counters.memory_usage is not None else None
+            run.logged_kills = _logged_kills(self.container())
         return True
 
     def _kill_again(self, run: PhaseRun) -> None:
@@ -206,6 +221,7 @@ class Course:
         """
         # The kill itself needs memory in there: at the ceiling, it may cost a kernel kill of our own making.
         run.counters = self._read_counters(run, self.container())
+        run.logged_kills = _logged_kills(self.container())
         self.intend(KILL_PROCESSES, why)
         try:
             run.unkillable = not self.container().kill_processes()
@@ -252,6 +268,7 @@ class Course:
             self._keep(run.evidence())
             return
         after = run.counters or self._read_counters(run, sandbox)
+        logged = _logged_kills(sandbox)
         vanished = after.memory_usage is None and self._counters.memory_usage is not None
         lost = vanished or isinstance(run.trouble or run.box.trouble, ContainerLost)
         asked = time.monotonic()
@@ -264,6 +281,7 @@ class Course:
             ended=not ended and run.trouble is None,
             after=after,
             peak=None if self._is_an_earlier_peak(after.memory_peak) else after.memory_peak,
+            logged_kills=logged if run.counters is None else run.logged_kills,
             container_ended=ended,
             engine_gap=gap and not self._gap_seen,
             shell_gone=run.box.unstarted and not ended and _is_missing(sandbox, SHELL),

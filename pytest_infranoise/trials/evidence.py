@@ -19,6 +19,7 @@ from pytest_infranoise.sandboxes.protocol import ConfigError
 from pytest_infranoise.sandboxes.protocol import Counters
 from pytest_infranoise.sandboxes.protocol import EngineEvent
 from pytest_infranoise.sandboxes.protocol import HostFacts
+from pytest_infranoise.sandboxes.protocol import LoggedKill
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.sandboxes.protocol import SandboxState
 
@@ -143,7 +144,8 @@ class PhaseEvidence:
     highest sample without page cache. ``full_disks`` are file systems of the trial's own that became full in this
     phase, ``engine_disk_full`` is the engine's. ``shell_gone``: a command could not start,
     because there is no shell in the container any more. ``engine_seconds`` is how long the engine took to describe
-    the container at the phase's end, ``clock_step`` by how much this machine's clock was set meanwhile, in seconds.
+    the container at the phase's end, ``logged_kills`` what the kernel's log tells of (some may be left out there),
+    None where it cannot be read, ``clock_step`` by how much this machine's clock was set meanwhile, in seconds.
     """
 
     phase: Phase | None
@@ -171,6 +173,7 @@ class PhaseEvidence:
     full_disks: tuple[str, ...] = ()
     engine_disk_full: bool = False
     shell_gone: bool = False
+    logged_kills: tuple[LoggedKill, ...] | None = None
     host_before: HostFacts = UNREAD_HOST
     host_after: HostFacts = UNREAD_HOST
     engine_seconds: float | None = None
@@ -212,13 +215,19 @@ class PhaseEvidence:
     def own_ceiling_reached(self) -> bool | None:
         """Whether the trial met its own memory ceiling: what tells its own kill from its host's.
 
-        cgroup v2 counts it; on v1 the peak has to do.
+        cgroup v2 counts it; on v1 the kernel's log tells it of the kills that are in there, and the peak has to do
+        for others.
         """
         if self.ceiling is None:
             return False
         events = _delta(self.before.own_ceiling_events, self.after.own_ceiling_events)
         if events is not None:
             return events > 0
+        logged = [kill.limit == "own" for kill in self.logged_kills or ()]
+        if any(logged):
+            return True
+        if logged and len(logged) >= (self.oom_kills or 0):
+            return False
         if self.peak is not None and self.peak >= CEILING_REACHED * self.ceiling:
             return True
         return None if self.peak is None or self.peak_is_sampled else False

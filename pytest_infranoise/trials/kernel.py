@@ -1,9 +1,9 @@
 """Which processes the kernel killed for memory, by the best source that can be read.
 
 A counter of the container's cgroup decides where it is readable. It vanishes with the container, and then the
-engine's ``oom`` event counts, then its ``OOMKilled`` state. Both of these lie at times (a neighbour under the
-same parent limit is flagged, a child's death is flagged only at the end, one in a hundred is lost), so where
-they differ from a counter they are only written down as contradictions.
+kernel's log counts, then the engine's ``oom`` event, then its ``OOMKilled`` state. Both of the engine's lie at
+times (a neighbour under the same parent limit is flagged, a child's death is flagged only at the end, one in a
+hundred is lost), so where they differ from a counter they are only written down as contradictions.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def kills_in(evidence: Evidence, phase: PhaseEvidence) -> Kills:
     counted = phase.oom_kills
     if counted is not None:
         return Kills(counted, "cgroup counter")
+    if phase.logged_kills:
+        return Kills(len(phase.logged_kills), "kernel log")
     events = sum(1 for _ in evidence.events_in(phase, "oom"))
     if events:
         # cgroup v1 sends one or two events for each kill.
@@ -58,6 +60,8 @@ def contradictions(evidence: Evidence) -> tuple[str, ...]:
             found.append(f"{phase.name}: the cgroup counter shows a kill, the engine sent no oom event")
         if phase.oom_kills and phase.host_oom_kills == 0:
             found.append(f"{phase.name}: the cgroup counter shows a kill, the machine's own counter shows none")
+        if phase.oom_kills == 0 and phase.logged_kills:
+            found.append(f"{phase.name}: the kernel's log tells of a kill, the cgroup counter shows none")
         if phase.exit_code == KILLED and phase.oom_kills == 0 and not phase.timed_out:
             found.append(f"{phase.name}: exit status {KILLED}, but the kernel killed nothing for memory")
         if kills_in(evidence, phase) and phase.ceiling is not None and phase.own_ceiling_reached is None:

@@ -17,6 +17,7 @@ from pytest_infranoise.sandboxes.protocol import Counters
 from pytest_infranoise.sandboxes.protocol import DeadlineExceeded
 from pytest_infranoise.sandboxes.protocol import ExecResult
 from pytest_infranoise.sandboxes.protocol import FileMissing
+from pytest_infranoise.sandboxes.protocol import LoggedKill
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.trials.evidence import CommandFact
 from pytest_infranoise.trials.evidence import CutOff
@@ -46,7 +47,8 @@ class PhaseRun:
         self.last_line = ""
         self.error: str | None = None
         self.trouble: SandboxError | None = None
-        self.counters: Counters | None = None
+        self.counters: Counters | None = None  # as they were before a kill of ours
+        self.logged_kills: tuple[LoggedKill, ...] | None = None  # the same of the kernel's log
         self.unkillable = False
         self.timed_out = False
         self.settled = False  # whether what it was for is known already

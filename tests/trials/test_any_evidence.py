@@ -31,6 +31,7 @@ from pytest_infranoise.sandboxes.protocol import FileMissing
 from pytest_infranoise.sandboxes.protocol import FileUnfit
 from pytest_infranoise.sandboxes.protocol import HostDiskFull
 from pytest_infranoise.sandboxes.protocol import ImagePullError
+from pytest_infranoise.sandboxes.protocol import LoggedKill
 from pytest_infranoise.sandboxes.protocol import NetworkSetupError
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.sandboxes.protocol import SandboxState
@@ -53,6 +54,7 @@ SIGKILLED = 137
 
 # Every field of the evidence has its values here, or is named as one that no verdict may depend on.
 
+OWN, HOSTS = LoggedKill("own", "perl"), LoggedKill("host", "perl")
 _count = st.none() | st.integers(0, 3)
 _errors = (
     *(ConfigError, EngineLost, HostDiskFull, ImagePullError, NetworkSetupError, EnvStartError, ContainerLost),
@@ -87,6 +89,7 @@ PHASE: dict[str, st.SearchStrategy[Any]] = {
     "full_disks": st.sampled_from([(), ("/dev/shm",)]),
     "engine_disk_full": st.booleans(),
     "shell_gone": st.booleans(),
+    "logged_kills": st.sampled_from([None, (), (OWN,), (HOSTS,), (OWN, HOSTS)]),
     # As the guard ends a phase, and as the mode group does.
     "cut_off": st.sampled_from([None, None, CutOff(Cause.HOST_PRESSURE, "guard"), CutOff(None, "a kill")]),
 }
@@ -222,6 +225,8 @@ def _window(evidence: Evidence, phase: PhaseEvidence) -> Iterator[EngineEvent]:
 
 def _was_killed_for_memory(evidence: Evidence, phase: PhaseEvidence) -> bool:
     counted = _grew(phase, "oom_kills")
+    if counted is None and phase.logged_kills:
+        return True
     return counted > 0 if counted is not None else any(e.action == "oom" for e in _window(evidence, phase))
 
 
@@ -268,7 +273,8 @@ def disturbed(evidence: Evidence, policy: Policy) -> str | None:
             return "setup: failed"
         if is_agents and (evidence.agent_cause or (phase.error and not phase.timed_out)):
             return "agent: its code or its provider failed"
-        nobody_knows = _grew(phase, "oom_kills") is None and evidence.state.oom_killed is None
+        nobody_counts = _grew(phase, "oom_kills") is None and not phase.logged_kills
+        nobody_knows = nobody_counts and evidence.state.oom_killed is None
         if name in ("agent", "verifier") and phase.exit_code == SIGKILLED and nobody_knows:
             return f"{name}: killed, and nothing says by whom"
     return None

@@ -23,6 +23,8 @@ from pytest_infranoise.model import Task
 from pytest_infranoise.model import Timeouts
 from pytest_infranoise.model import Trial
 from pytest_infranoise.model import Verdict
+from pytest_infranoise.sandboxes.kernel_log import DEVICE
+from pytest_infranoise.sandboxes.kernel_log import KernelLog
 from pytest_infranoise.sandboxes.protocol import Backend
 from pytest_infranoise.sandboxes.protocol import EnforcementError
 from pytest_infranoise.sandboxes.protocol import ImagePullError
@@ -372,3 +374,15 @@ def test_limits_that_are_not_enforced_stop_everything(lab: Lab) -> None:
         lab.run_trial(lab.trial(lab.task()), InProcess(done), backend=backend)
     assert lab.records() == []
     assert lab.admissions == ["granted"]
+
+
+def test_the_kernels_log_tells_whose_limit_a_trial_met(lab: Lab) -> None:
+    try:
+        KernelLog().close()
+    except OSError as error:
+        pytest.skip(f"{DEVICE} cannot be read here: {error}")
+    record = lab.do("perl -e '$x = \"x\" x (256 * 1024 * 1024)'; echo survived")
+    assert record.cause is Cause.RESOURCE_KILL, record.summary
+    phases = record.details["phases"]
+    assert {"limit": "own", "process": "perl"} in phases["agent"]["logged_kills"]
+    assert [phases[name]["logged_kills"] for name in ("setup", "verifier")] == [[], []]

@@ -22,6 +22,7 @@ from pytest_infranoise.sandboxes.protocol import ExecLost
 from pytest_infranoise.sandboxes.protocol import FileMissing
 from pytest_infranoise.sandboxes.protocol import HostDiskFull
 from pytest_infranoise.sandboxes.protocol import ImagePullError
+from pytest_infranoise.sandboxes.protocol import LoggedKill
 from pytest_infranoise.sandboxes.protocol import NetworkSetupError
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.sandboxes.protocol import SandboxState
@@ -193,6 +194,31 @@ INFRA: dict[str, tuple[Evidence, Cause, str]] = {
             FAIL, before=replace(QUIET, own_ceiling_events=0), after=replace(OOM, own_ceiling_events=1), peak=None
         ),
         Cause.RESOURCE_KILL,
+        "6 kernel kill",
+    ),
+    "kill below the ceiling, which the log says was met": (
+        _agent(FAIL, after=OOM, peak=50 * MIB, logged_kills=(LoggedKill("own", "perl"),)),
+        Cause.RESOURCE_KILL,
+        "6 kernel kill",
+    ),
+    "kill at the ceiling by a limit above it": (
+        _agent(FAIL, after=OOM, peak=CEILING, logged_kills=(LoggedKill("parent", "perl"),)),
+        Cause.HOST_PRESSURE,
+        "6 kernel kill",
+    ),
+    "kills at the ceiling, of which the log tells one of another limit": (
+        _agent(FAIL, after=replace(OOM, oom_kills=2), peak=CEILING, logged_kills=(LoggedKill("parent", "perl"),)),
+        Cause.RESOURCE_KILL,
+        "6 kernel kill",
+    ),
+    "container died of memory, by the kernel's log alone": (
+        replace(_agent(IN_AGENT, **DIED, logged_kills=(LoggedKill("own", "sh"),)), state=_dead()),
+        Cause.RESOURCE_KILL,
+        "6 kernel kill",
+    ),
+    "container died of the host's memory, by the kernel's log alone": (
+        replace(_agent(IN_AGENT, **DIED, logged_kills=(LoggedKill("host", "sh"),)), state=_dead()),
+        Cause.HOST_PRESSURE,
         "6 kernel kill",
     ),
     "container died of memory, by its oom event": (
