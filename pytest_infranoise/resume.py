@@ -167,6 +167,7 @@ def adopted_options(option: Any, meta: Mapping[str, Any], file: SettingsFile) ->
         "infranoise_agent": _agents(option.infranoise_agent or (), meta, file) or None,
     }
     defaults, policy = meta.get("defaults") or {}, meta.get("policy") or {}
+    asked_reserve = policy.get("memory_reserve_asked")
     for name, value in (
         ("infranoise_samples", meta.get("samples")),
         ("infranoise_seed", meta.get("seed")),
@@ -176,6 +177,7 @@ def adopted_options(option: Any, meta: Mapping[str, Any], file: SettingsFile) ->
         ("infranoise_baseline", meta.get("baseline")),
         *((f"infranoise_{name}", value) for name, value in _design(meta).items()),
         *((f"infranoise_{name}", policy.get(name)) for name in ("oom_child", "oom_mode", "retries")),
+        ("infranoise_memory_reserve", str(policy.get("memory_reserve") or 0) if asked_reserve else None),
         ("infranoise_allow_host_port", _ports(meta)),
         ("infranoise_default_cpus", _range(defaults.get("cpus"))),
         ("infranoise_default_memory", _range(defaults.get("memory"))),

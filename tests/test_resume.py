@@ -350,7 +350,13 @@ def test_what_contradicts_the_run_is_one_error_with_both_values(
 def test_what_the_user_does_not_say_is_the_run_s(pytester: pytest.Pytester, hello: Path) -> None:
     (hello / "infranoise.toml").write_text("agent = 'nop'\nsamples = 1\nseed = 3\n", "utf-8")
     configs = [describe_config(config) for config in parse_configs(["1x", "own:memory=1x..7x,time=2x"])]
-    policy = {"oom_child": "fail", "oom_mode": "group", "retries": 2}
+    policy = {
+        "oom_child": "fail",
+        "oom_mode": "group",
+        "retries": 2,
+        "memory_reserve": 123456789,
+        "memory_reserve_asked": True,
+    }
     make_run(pytester, recorded=0, configs=configs, policy=policy)
     pytester.makeconftest(
         """
@@ -360,13 +366,13 @@ def test_what_the_user_does_not_say_is_the_run_s(pytester: pytest.Pytester, hell
             found = session.config.stash[SETTINGS]
             print("SETTINGS", [one.name for one in found.configs], found.configs[1].time, found.samples, found.seed,
                   [one.name for one in found.agents], found.policies.oom_child, found.policies.oom_mode,
-                  found.policies.retries)
+                  found.policies.retries, found.policies.memory_reserve)
         """
     )
 
     result = pytester.runpytest_subprocess(*RESUME, "--co", "-s", "--resource-config", "3x", "-q")
 
-    assert "SETTINGS ['1x', 'own', '3x'] 2.0 2 7 ['oracle'] fail group 2" in result.stdout.str()
+    assert "SETTINGS ['1x', 'own', '3x'] 2.0 2 7 ['oracle'] fail group 2 123456789" in result.stdout.str()
 
 
 def test_rerunning_infra_errors_needs_a_run(pytester: pytest.Pytester) -> None:
