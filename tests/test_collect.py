@@ -327,7 +327,7 @@ def test_hooks_in_conftest_files_around_a_task_see_its_trials(pytester: pytest.P
     make_task(suite, "hello")
     make_task(pytester.path / "elsewhere", "other")
 
-    result = pytester.runpytest_subprocess(
+    result = pytester.runpytest_inprocess(
         "suite", "elsewhere", "--infranoise-samples", "1", "-k1x", "--co", "-q", "-s", "--infranoise-agent=nop"
     )
 

@@ -78,15 +78,24 @@ def plain_test(pytester: pytest.Pytester) -> None:
         (["--resource-config", "ram:memory=5x,1x"], "*'1x' sets none of memory, cpus, time; repeat the option*"),
     ],
 )
-@pytest.mark.parametrize("workers", [[], ["-n1"]])
 def test_a_wrong_option_is_one_clear_line_and_status_4(
-    pytester: pytest.Pytester, arguments: list[str], message: str, workers: list[str]
+    pytester: pytest.Pytester, arguments: list[str], message: str
 ) -> None:
-    result = pytester.runpytest_subprocess(*arguments, *workers)
+    result = pytester.runpytest_inprocess(*arguments)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: infranoise: " + message.lstrip("*") if message[0] != "*" else message])
     assert "Traceback" not in result.stderr.str() + result.stdout.str()
+    assert "INTERNALERROR" not in result.stdout.str()
+
+
+@pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["plain", "n1"])
+def test_a_wrong_option_in_a_process_of_its_own(pytester: pytest.Pytester, workers: list[str]) -> None:
+    result = pytester.runpytest_subprocess("--infranoise-samples", "0", *workers)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.errlines if line.strip()]
+    assert line.startswith("ERROR: infranoise: --infranoise-samples: 0 is not")
     assert "INTERNALERROR" not in result.stdout.str()
 
 
@@ -205,7 +214,7 @@ def test_configs_are_chosen_by_name_and_described_by_option(pytester: pytest.Pyt
     suite(pytester, "agent = 'nop'\nsamples = 1\n[configs.slow]\nextends = '3x'\ntime = '2x'")
     options = ["--resource-config", "1x,slow", "--resource-config", "ram:memory=1x..5x,cpus=1x..1x"]
 
-    result = pytester.runpytest_subprocess("tasks", "--co", "-q", *options)
+    result = pytester.runpytest_inprocess("tasks", "--co", "-q", *options)
 
     result.stdout.fnmatch_lines(["tasks/job/task.yaml::1x-0", "tasks/job/task.yaml::slow-0", "*::ram-0"])
 
@@ -228,13 +237,13 @@ def test_a_name_in_the_ini_file_concerns_only_tests_that_are_trials(pytester: py
     ini = ["-o", "infranoise_resource_config=ram 1x", "-o", "infranoise_gate=infra-rate[ram] <= 5%"]
 
     # The file that defines the name lies beside the tasks, and does not apply to other tests.
-    pytester.runpytest_subprocess(
+    pytester.runpytest_inprocess(
         "test_a_name_in_the_ini_file_concerns_only_tests_that_are_trials.py", *ini
     ).assert_outcomes(passed=1)
-    pytester.runpytest_subprocess("tasks", "--co", "-q", *ini).stdout.fnmatch_lines(["*::ram-0", "*::1x-0"])
+    pytester.runpytest_inprocess("tasks", "--co", "-q", *ini).stdout.fnmatch_lines(["*::ram-0", "*::1x-0"])
 
     ini[1] = "infranoise_resource_config=rma"
-    result = pytester.runpytest_subprocess("tasks", "--co", *ini)
+    result = pytester.runpytest_inprocess("tasks", "--co", *ini)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
         ["*ini value infranoise_resource_config: unknown resource config 'rma'; did you mean*"]
@@ -244,7 +253,7 @@ def test_a_name_in_the_ini_file_concerns_only_tests_that_are_trials(pytester: py
 def test_a_name_typed_beside_a_broken_file_is_told_with_what_is_wrong_in_it(pytester: pytest.Pytester) -> None:
     suite(pytester, "[configs.ram]\nmemroy = '5x'")
 
-    result = pytester.runpytest_subprocess("tasks", "--co", "--resource-config", "ram")
+    result = pytester.runpytest_inprocess("tasks", "--co", "--resource-config", "ram")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*unknown resource config 'ram'; *infranoise.toml: *unknown key 'memroy'*"])
@@ -255,7 +264,7 @@ def test_trials_with_the_same_id_are_refused(pytester: pytest.Pytester) -> None:
     suite(pytester, f"agent = ['a', 'a-b']\n{agents}")
 
     options = ["--resource-config", "b-c:time=2x", "--resource-config", "c:time=2x"]
-    result = pytester.runpytest_subprocess("tasks", "--co", *options)
+    result = pytester.runpytest_inprocess("tasks", "--co", *options)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
@@ -507,8 +516,8 @@ def test_a_wrong_policy_that_was_not_typed_concerns_only_trials(
     suite(pytester, f"agent = 'nop'\n{toml}")
     ordinary = "test_a_wrong_policy_that_was_not_typed_concerns_only_trials.py"
 
-    pytester.runpytest_subprocess(ordinary, *arguments).assert_outcomes(passed=1)
-    result = pytester.runpytest_subprocess("tasks", "--co", *arguments)
+    pytester.runpytest_inprocess(ordinary, *arguments).assert_outcomes(passed=1)
+    result = pytester.runpytest_inprocess("tasks", "--co", *arguments)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([message])
