@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from collections.abc import Sequence
 from contextlib import closing
@@ -193,6 +194,7 @@ def test_three_lost_containers_at_once_stop_the_run(
     while session.poll() is None:
         for run_dir in pytester.path.glob(".infranoise/runs/*"):
             remove_at_work(run_dir.name)
+        time.sleep(0.1)
 
     run = last_run(pytester)
     assert set(causes(run)) == {"container-lost"}
@@ -264,7 +266,7 @@ def test_an_engine_that_is_gone_stops_the_run(pytester: pytest.Pytester, suite: 
         patch.setenv("DOCKER_HOST", second.address)
         session = subprocess.Popen(command, cwd=pytester.path, stdout=output, stderr=subprocess.STDOUT)
         while session.poll() is None and len(second.docker("ps", "--quiet").stdout.split()) < 2:
-            pass
+            time.sleep(0.1)
         second.signal(signal.SIGKILL)
         try:
             assert session.wait(300) == 20
@@ -304,6 +306,7 @@ def test_a_trial_that_waits_for_its_floor_when_the_run_is_stopped_does_not_start
         session = subprocess.Popen(command, cwd=pytester.path, stdout=output, stderr=subprocess.STDOUT)
         while not [path for path in ledger.owners.glob("*--main.json") if not path.name.startswith("other")]:
             assert session.poll() is None, (pytester.path / "output.txt").read_text("utf-8")
+            time.sleep(0.05)
         (run_dir,) = pytester.path.glob(".infranoise/runs/*")
         stop_file(run_dir).write_text("enough", "utf-8")
         assert session.wait(300) == 20

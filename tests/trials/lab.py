@@ -179,6 +179,7 @@ def beside(lab: Lab, act: Callable[[str], object]) -> Iterator[None]:
             give_up = time.monotonic() + 30
             while (container := at_work(lab)) is None:
                 assert time.monotonic() < give_up
+                time.sleep(0.05)
             act(container)
         except BaseException as error:
             failed.append(error)

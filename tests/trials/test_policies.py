@@ -187,6 +187,7 @@ def test_the_guard_ends_the_trial_furthest_above_its_floor_and_no_other(lab: Lab
     give_up = time.monotonic() + 30
     while sum(_holds(container) for container in containers_of(lab.run)) < len(floors):
         assert time.monotonic() < give_up
+        time.sleep(0.05)
     all_hold.set()
     for thread in threads:
         thread.join()
