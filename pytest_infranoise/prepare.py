@@ -345,7 +345,7 @@ def enforcement(engine: EngineInfo, limit: Capacity, admit: Admit = "floor") -> 
     return (
         f"Docker {engine.version}, cgroup v{engine.cgroup_version}: memory ceiling = hard limit with no swap, "
         f"CPU ceiling = quota; {reserved} within {limit.cpus:g} CPUs and {format_memory(limit.memory)}; "
-        "limits read back from the kernel for every trial"
+        "limits of every container read back from the kernel"
     )
 
 
