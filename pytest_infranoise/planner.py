@@ -68,7 +68,10 @@ class NearSpec:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be known: differences as proportions, of them a margin, a delta, or both."""
+    """What is to be known: differences as proportions, of them a margin, a delta, or both.
+
+    ``target`` is what the run that is planned from was made for; the answer is about these tasks all the same.
+    """
 
     tasks: int
     configs: int
@@ -76,6 +79,7 @@ class Question:
     delta: float | None
     alpha: float = 0.05
     power: float = 0.8
+    target: str = "benchmark"
 
 
 @dataclass(frozen=True, slots=True)

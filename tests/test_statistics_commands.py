@@ -229,6 +229,13 @@ class TestPlan:
         text = infranoise("plan", "--from", OLD, "--run-dir", str(runs), "--icc", "0").stdout
         assert "0.240 (assumed: score 60%, ICC 0)" in " ".join(text.split())
 
+    @pytest.mark.parametrize("target", ["benchmark", "population"])
+    def test_a_run_that_was_made_for_tasks_like_these(self, tmp_path: Path, target: str) -> None:
+        design = {"margin": 0.03, "alpha": 0.05, "min_cut": 0.5, "target": target}
+        run_with(tmp_path, world(12, 4), run=OLD, design=design)
+        text = " ".join(infranoise("plan", "--from", str(tmp_path / OLD)).stdout.split())
+        assert ("no number of samples of the same tasks gets below" in text) == (target == "population")
+
     def test_a_margin_that_takes_for_ever(self) -> None:
         result = infranoise("plan", "--tasks", "1", "--margin", "0.0001", "--configs", "9")
         assert result.exit_code == 0

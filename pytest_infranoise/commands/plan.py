@@ -92,6 +92,7 @@ def plan_command(
         delta=None if delta is None else delta / 100,
         alpha=alpha,
         power=power,
+        target=(run.meta.get("design") or {}).get("target", "benchmark") if run is not None else "benchmark",
     )
     near = _near_spec(near_spec, run if size == in_run else None, variance)
     plan = make_plan(question, variance, near, tuple(sorted(set(given))) or SHOWN_SAMPLES)

@@ -141,6 +141,11 @@ def _assumptions(plan: SamplePlan) -> Iterator[str]:
         "for one delta at a time between two configs of one agent, about these tasks and not others like them; "
         "trials independent, configs interleaved, no trial missing"
     )
+    if plan.question.target == "population":
+        yield (
+            "the run's target is population, tasks like these: how much the delta differs between tasks sets a limit "
+            "there that no number of samples of the same tasks gets below, only more tasks do"
+        )
 
 
 def _source(variance: Variance) -> str:
