@@ -143,8 +143,8 @@ def _assumptions(plan: SamplePlan) -> Iterator[str]:
     )
     if plan.question.target == "population":
         yield (
-            "the run's target is population, tasks like these: how much the delta differs between tasks sets a limit "
-            "there that no number of samples of the same tasks gets below, only more tasks do"
+            "the run's target is population, tasks like these: how much the delta differs between tasks sets a "
+            "limit there that no number of samples of the same tasks gets below, only more tasks do"
         )
 
 
