@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.others import NEEDLESS
 from tests.others import OTHERS
 from tests.others import without
 
@@ -21,7 +22,7 @@ else:
 @pytest.fixture
 def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """The usual one, whose sessions load none of the other plugins that happen to be installed."""
-    monkeypatch.setenv("PYTEST_ADDOPTS", without(*OTHERS, "hypothesispytest"))
+    monkeypatch.setenv("PYTEST_ADDOPTS", without(*OTHERS, *NEEDLESS))
     return pytester
 
 

@@ -14,6 +14,8 @@ OTHERS = (
     "pytest_cov",
     "pytest_reportlog",
 )
+# Of no use in short sessions, and a tenth of what one costs each: to load, or to collect garbage at the end.
+NEEDLESS = ("hypothesispytest", "unraisableexception")
 
 
 def installed(plugin: str) -> bool:

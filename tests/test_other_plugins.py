@@ -12,6 +12,7 @@ import pytest
 
 from pytest_infranoise.journal import Run
 from pytest_infranoise.model import TrialKey
+from tests.others import NEEDLESS
 from tests.others import OTHERS
 from tests.others import installed
 from tests.others import without
@@ -52,7 +53,9 @@ def only(monkeypatch: pytest.MonkeyPatch, *plugins: str) -> None:
         reason = f"NOT TESTED: plugin {', '.join(absent)} is not installed: pip install -e '.[dev]'"
         # In CI a skipped test would look like a passed one.
         (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
-    monkeypatch.setenv("PYTEST_ADDOPTS", without(*(plugin for plugin in OTHERS if plugin not in plugins)))
+    monkeypatch.setenv(
+        "PYTEST_ADDOPTS", without(*(plugin for plugin in OTHERS if plugin not in plugins), *NEEDLESS)
+    )
 
 
 def verdicts(run: Run) -> dict[str, str]:
