@@ -160,24 +160,34 @@ def _serve(sandbox: DeadlineSandbox, name: str, args: Sequence[Any], kwargs: Map
         return "raised", *_packed(error)
 
 
+_BUILTIN_ERRORS = {
+    kind.__name__: kind for kind in (AttributeError, PermissionError, TypeError, ValueError, OSError)
+}
+_OURS: Mapping[str, type[Exception]] = {
+    kind.__name__: kind
+    for kind in (*vars(protocol).values(), AgentConfigError)
+    if isinstance(kind, type) and issubclass(kind, SandboxError | DeadlineExceeded | AgentConfigError)
+}
+_CARRIED = frozenset((*_OURS.values(), *_BUILTIN_ERRORS.values()))
+
+
 def _packed(error: BaseException) -> tuple[str, tuple[Any, ...], str]:
-    """Return an exception as plain data: pickled ones fail to load for reasons of their own."""
+    """Return an exception as plain data: pickled ones fail to load for reasons of their own.
+
+    It is named by the nearest class that the other side knows, and by none where there is none: the class itself
+    may be anybody's, and have the name of one of ours.
+    """
+    name = next((kind.__name__ for kind in type(error).__mro__ if kind in _CARRIED), "")
     if isinstance(error, SandboxError):
-        return type(error).__name__, (error.call, error.text, error.status), ""
-    name = AgentConfigError.__name__ if isinstance(error, AgentConfigError) else type(error).__name__
-    return name, (str(error),), "".join(traceback.format_exception(error))
-
-
-_BUILTIN_ERRORS = (AttributeError, PermissionError, TypeError, ValueError, OSError)
+        return name, (error.call, error.text, error.status), ""
+    trace = "".join(traceback.format_exception(error))
+    return name, (str(error) if name else trace.strip(),), trace
 
 
 def _raise(name: str, args: tuple[Any, ...], trace: str) -> NoReturn:
-    known = getattr(protocol, name, None)
-    if isinstance(known, type) and issubclass(known, SandboxError | DeadlineExceeded):
-        raise known(*args)
-    if name == AgentConfigError.__name__:
-        raise AgentConfigError(*args)
-    raise AgentFailed(trace.strip() or f"{name}: {args[0]}")
+    if name in _OURS:
+        raise _OURS[name](*args)
+    raise AgentFailed(trace.strip() or args[0])
 
 
 def _kill_tree(pid: int) -> None:
@@ -226,9 +236,8 @@ class RemoteSandbox:
         if kind == "done":
             return content[0]
         name, args, _ = content
-        for builtin in _BUILTIN_ERRORS:
-            if name == builtin.__name__:
-                raise builtin(*args)
+        if name in _BUILTIN_ERRORS:
+            raise _BUILTIN_ERRORS[name](*args)
         return _raise(name, args, "")
 
     def exec(

@@ -14,6 +14,7 @@ from typing import Any
 from pytest_infranoise.agents.protocol import AgentConfigError
 from pytest_infranoise.agents.protocol import AgentResult
 from pytest_infranoise.model import Cause
+from pytest_infranoise.sandboxes.protocol import ContainerLost
 from pytest_infranoise.sandboxes.protocol import DeadlineExceeded
 from pytest_infranoise.sandboxes.protocol import FileMissing
 from pytest_infranoise.sandboxes.protocol import Sandbox
@@ -103,6 +104,37 @@ class Refused(HostAgent):
 class RefusedInSetup(HostAgent):
     def setup(self, sandbox: Sandbox) -> None:
         raise WrongKey("404: no such model")
+
+
+class Throwing(HostAgent):
+    """Raises one of ``THROWN``."""
+
+    def run(self, instruction: str, sandbox: Sandbox) -> AgentResult:
+        raise THROWN[self.options["error"]]("504: no answer")
+
+
+def _foreign(name: str) -> type[Exception]:
+    return type(name, (Exception,), {"__module__": "google.api_core.exceptions"})
+
+
+class OwnTimeout(DeadlineExceeded):
+    """What an adapter may make of ours."""
+
+
+class OwnLoss(ContainerLost):
+    """The same of what the engine tells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("tool", text)
+
+
+# What others may call as we call ours.
+FOREIGN = ("DeadlineExceeded", "AgentConfigError", "ConfigError", "SandboxError", "ContainerLost", "TypeError")
+THROWN: dict[str, Callable[[str], Exception]] = {
+    **{name: _foreign(name) for name in FOREIGN},
+    "OwnTimeout": OwnTimeout,
+    "OwnLoss": OwnLoss,
+}
 
 
 class Asking(HostAgent):

@@ -81,6 +81,27 @@ def test_a_raising_agent_can_be_asked_again(sandbox: MemorySandbox, host: Any) -
     agent.setup(DeadlineSandbox(sandbox, 30))
 
 
+@pytest.mark.parametrize("error", agents.FOREIGN)
+def test_an_exception_of_others_that_is_called_like_one_of_ours(
+    sandbox: MemorySandbox, host: Any, error: str
+) -> None:
+    box = DeadlineSandbox(sandbox, 30)
+    with pytest.raises(AgentFailed, match=rf"(?s)in run.*google\.api_core\.exceptions\.{error}: 504: no answer"):
+        host(agents.Throwing({"error": error})).run("x", box)
+    assert not box.expired
+    assert box.trouble is None
+
+
+@pytest.mark.parametrize("error", [agents.OwnTimeout, agents.OwnLoss])
+def test_what_others_make_of_ours_is_the_nearest_of_ours(
+    sandbox: MemorySandbox, host: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error.__bases__[0]) as raised:
+        host(agents.Throwing({"error": error.__name__})).run("x", DeadlineSandbox(sandbox, 30))
+    assert type(raised.value) is error.__bases__[0]
+    assert "no answer" in str(raised.value)
+
+
 def test_a_dead_agent(sandbox: MemorySandbox, host: Any) -> None:
     agent = host(agents.Dying())
     with pytest.raises(AgentFailed, match="exit status 5"):

@@ -88,6 +88,18 @@ def test_an_exception_is_never_the_models_fail(lab: Lab) -> None:
     assert "in run" in record.details["agent"]["traceback"]
 
 
+@pytest.mark.parametrize("on_host", [True, False])
+@pytest.mark.parametrize("error", ["DeadlineExceeded", "AgentConfigError", "ConfigError"])
+def test_an_exception_of_others_that_is_called_like_one_of_ours(lab: Lab, error: str, on_host: bool) -> None:
+    made: Any = agents.Throwing({"error": error})
+    made.on_host = on_host
+    record = do(lab, made)
+    assert (record.cause, record.rule) == (Cause.HARNESS_CRASH, "11 setup or provider")
+    assert f"{error}: 504: no answer" in record.summary
+    assert "in run" in record.details["agent"]["traceback"]
+    assert Flag.TIMED_OUT not in record.flags
+
+
 def test_an_exception_in_setup(lab: Lab) -> None:
     record = do(lab, agents.RaisingInSetup())
     assert record.cause is Cause.SETUP_FAILED
