@@ -94,10 +94,10 @@ class Witness:
         sandbox = self._sandbox
         if sandbox is None:
             return
+        self._places = tuple(places)
         running = self._ask("processes of the agent", sandbox.processes)
         if running is not None and self._baseline.processes is not None:
             self._left = {name: text for name, text in running.items() if name not in self._baseline.processes}
-            self._places = tuple(places)
             self._take_others(self._left.values())
         changes = self._ask("files changed by the agent", lambda: sandbox.changes(is_of_interest))
         if changes is not None and self._baseline.changes is not None:
@@ -114,8 +114,18 @@ class Witness:
             if place is not None:
                 self._add(doubts=[f"a process that the agent left running knows {place}: {text}"])
 
+    def _look_before_the_start(self) -> None:
+        """Take in what has begun, or become another, since the first look: nothing of the verifier runs yet."""
+        sandbox, known = self._sandbox, self._baseline.processes
+        running = None if sandbox is None else self._ask("processes before the verifier", sandbox.processes)
+        if running is None or known is None:
+            return
+        new = {name: text for name, text in running.items() if name not in known and text != self._left.get(name)}
+        self._left = {**self._left, **new}
+        self._take_others(new.values())
+
     def _look_again(self) -> None:
-        """Look at what the agent left running once more: a process may only just have begun, or become another."""
+        """Look at what the agent left running once more: a process may have become another."""
         sandbox = self._sandbox
         running = None if sandbox is None else self._ask("processes beside the verifier", sandbox.processes)
         for name, text in (running or {}).items():
@@ -164,8 +174,7 @@ class Witness:
         for path in removed:
             if self._stat(path) is not None:
                 self._add(forged=[f"{path} was there again after its removal, before the verifier started"])
-        if self._left:
-            self._look_again()
+        self._look_before_the_start()
         return not self.found.forged
 
     def not_as_sent(self, files: Iterable[File], name: Callable[[File], str]) -> None:
@@ -173,6 +182,7 @@ class Witness:
 
         A full disk cuts files off. Other content, with somebody there who can write it, is a forgery.
         """
+        self._look_before_the_start()
         for file in files if self.found.others else ():
             content = self._ask(file.path, lambda file=file: self._content(file))  # type: ignore[misc]
             if content is not None and not file.begins_with(content):
@@ -190,13 +200,19 @@ class Witness:
         except FileMissing:
             return None
 
+    def verifier_is_stopped(self) -> None:
+        """Look at what runs beside a verifier whose time is over, before all of it is killed."""
+        if self._left:
+            self._look_again()
+
     def verifier_is_over(self, changed: Callable[[], Iterable[str]], verdicts: Iterable[str], end: str) -> None:
         """Look at what became of tests and verdict while the verifier ran.
 
         Args:
             changed: returns the files that were as they had been sent before, and are not any more.
             verdicts: paths where a verdict may be.
-            end: a file that was written when the verifier's command had ended, if it was not alone.
+            end: a file that was written when the verifier's command had ended, if it was not alone. It is missing
+                where the command was stopped, and then nothing was left that could have written anything later.
         """
         if self._left:
             self._look_again()

@@ -102,7 +102,7 @@ def _verify(course: Course, task: Task, witness: Witness, seen: dict[str, bytes]
         if not _place_verifier(course, run, task, ticket, witness, sent):
             return
         run.restart(task.timeouts.verifier)
-        output, cut = _run_command(course, run, task, ticket, marked=bool(witness.found.others))
+        output, cut = _run_command(course, run, task, ticket, witness)
         if run.cut is not None:
             return
         if not run.timed_out or task.verifier.reads is Reads.NONCE:
@@ -114,10 +114,9 @@ def _verify(course: Course, task: Task, witness: Witness, seen: dict[str, bytes]
             # Nothing marks what a foreign verifier wrote before it was stopped as its last word.
             course.evidence = replace(course.evidence, artefact=Artefact(text="stopped before its end"))
         course.check_identity()
-        if not run.timed_out:
-            witness.verdict_is_read(course.evidence.artefact)
-            sandbox, verdicts = course.container(), [ticket.file, *task.verifier.stale]
-            witness.verifier_is_over(lambda: map(sent.name, sent.changed(sandbox)), verdicts, ticket.end)
+        witness.verdict_is_read(course.evidence.artefact)
+        sandbox, verdicts = course.container(), [ticket.file, *task.verifier.stale]
+        witness.verifier_is_over(lambda: map(sent.name, sent.changed(sandbox)), verdicts, ticket.end)
 
 
 def _place_verifier(
@@ -158,15 +157,15 @@ def _uploads(task: Task) -> Iterator[Upload]:
     yield from verifier.uploads
 
 
-def _run_command(course: Course, run: PhaseRun, task: Task, ticket: Ticket, *, marked: bool) -> tuple[bytes, bool]:
+def _run_command(course: Course, run: PhaseRun, task: Task, ticket: Ticket, witness: Witness) -> tuple[bytes, bool]:
     """Run the verifier's command; returns its output, and whether that is only the end of it.
 
-    With ``marked`` its end leaves a mark. That takes a shell above it, which scripts can tell, so it is done only
-    where somebody else is there who might write what the verifier did not.
+    Where somebody else is there who might write what the verifier did not, its end leaves a mark. That takes a
+    shell above it, which scripts can tell, so it is done only there.
     """
     verifier = task.verifier
     argv = ["sh", "-c", verifier.command]
-    if marked:
+    if witness.found.others:
         argv = ["sh", "-c", _RUN, "sh", verifier.command, ticket.end]
     workdir = verifier.target if verifier.workdir is None else verifier.workdir or task.workdir or None
     try:
@@ -188,5 +187,6 @@ def _run_command(course: Course, run: PhaseRun, task: Task, ticket: Ticket, *, m
         if run.cut is not None:
             raise
         run.timed_out = True
+        witness.verifier_is_stopped()
         course.kill_processes(run, f"the verifier's {task.timeouts.verifier:g} s were over")
     return b"", True

@@ -185,10 +185,15 @@ def at_work(box: Crowded, **left: str) -> Witness:
     witness = Witness(box)
     witness.setup_is_over()
     box.runs = dict(left)
-    task = Task("t", Path("/t"), "", None, None, Spec(1, 1), Verifier("true", None), "", workdir="/app")
-    witness.verifier_comes(task, ["/logs/verifier"])
+    come(witness)
     assert witness.verifier_starts([])
     return witness
+
+
+def come(witness: Witness) -> None:
+    """Have a witness see that the verifier comes."""
+    task = Task("t", Path("/t"), "", None, None, Spec(1, 1), Verifier("true", None), "", workdir="/app")
+    witness.verifier_comes(task, ["/logs/verifier"])
 
 
 @pytest.mark.parametrize(
@@ -213,6 +218,56 @@ def test_what_was_left_running_is_looked_at_again(
     box.runs = later
     witness.verifier_is_over(list, [], "/end")
     assert bool(witness.found.doubts) is doubted
+
+
+@pytest.mark.parametrize("left", [{}, {"7:1": "sh"}])
+@pytest.mark.parametrize(
+    ("later", "doubted"),
+    [
+        ("server --port 80", False),
+        ("tee /logs/verifier/out.txt", True),
+        (f"sleep {DISGUISED}", True),
+    ],
+)
+def test_what_has_begun_since_the_first_look_is_the_agents(left: dict[str, str], later: str, doubted: bool) -> None:
+    """Nothing of the verifier runs before it starts; what setup left is nobody's doing."""
+    box = Crowded("", [])
+    box.runs = {"2:1": "daemon"}
+    witness = Witness(box)
+    witness.setup_is_over()
+    box.runs |= left
+    come(witness)
+    assert witness.found.others == tuple(left.values())
+    box.runs |= {"9:1": later}
+    assert witness.verifier_starts([])
+    assert witness.found.others == (*left.values(), later)
+    assert bool(witness.found.doubts) is doubted
+    box.runs = {"9:1": "tee /logs/verifier/more.txt"}
+    witness.verifier_is_over(list, [], "/end")
+    assert any("more.txt" in text for text in witness.found.doubts)
+
+
+def test_files_that_are_changed_by_what_has_only_begun() -> None:
+    """Whoever changed them may have come after the first look."""
+    box = Crowded("", [])
+    witness = Witness(box)
+    witness.setup_is_over()
+    come(witness)
+    (file,) = Sent([Upload(b"what was sent", "/f")]).changed(box)
+    box.files["/f"] = b"evil"
+    box.runs = {"9:1": "server"}
+    witness.not_as_sent([file], lambda file: file.path)
+    assert witness.found.forged
+
+
+def test_a_verifier_that_is_stopped_is_looked_at_before_everything_is_killed() -> None:
+    box = Crowded("", [])
+    witness = at_work(box, **{"7:1": "sh"})
+    box.runs = {"7:1": "sh [holds /logs/verifier/reward.txt]"}
+    witness.verifier_is_stopped()
+    box.runs = {}
+    witness.verifier_is_over(list, [], "/end")
+    assert witness.found.doubts
 
 
 def test_too_many_files_of_setup_are_told() -> None:

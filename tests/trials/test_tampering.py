@@ -14,10 +14,12 @@ from pytest_infranoise.model import FailReason
 from pytest_infranoise.model import Flag
 from pytest_infranoise.model import Record
 from pytest_infranoise.model import Task
+from pytest_infranoise.model import Timeouts
 from pytest_infranoise.model import Verdict
 from pytest_infranoise.sandboxes.protocol import Sandbox
 from tests.agents.agents import InProcess
 from tests.trials.lab import SAY
+from tests.trials.lab import VERIFY
 from tests.trials.lab import Lab
 from tests.trials.lab import docker
 from tests.trials.tampering import INTERPRETER
@@ -131,6 +133,37 @@ def test_a_verdict_that_is_overruled(lab: Lab, way: str) -> None:
     record = lab.do(REWRITTEN[way], harbor(lab, GRADE + LINGER))
     assert record.verdict is Verdict.INFRA_ERROR, record.summary
     assert Flag.TAMPERED in record.flags
+
+
+# Has other tests run, and then keeps the verifier from coming to its end.
+STOP = """while [ ! -e /infranoise/verifier/started ]; do sleep 0.02; done
+echo reward=1 > /tmp/verdict; mv /tmp/verdict /infranoise/verifier/verdict.sh
+while ! grep -q 1 /infranoise/reward-*/reward.json; do sleep 0.02; done
+for entry in /proc/[0-9]*; do
+    grep -q verify.sh "$entry/cmdline" && kill -STOP "${entry#/proc/}"
+done; sleep 300"""
+
+
+def test_tests_that_are_swapped_and_a_verifier_that_is_held_until_its_deadline(lab: Lab) -> None:
+    """Its verdict is read then, and is looked at no less than one that was written in time."""
+    test = f"touch started; while ! grep -q 1 verdict.sh; do sleep 0.05; done\n. ./verdict.sh\n{SAY}sleep 60\n"
+    task = lab.task(verify=test, timeouts=Timeouts(20, 20, 6))
+    assert task.verifier.files is not None
+    (task.verifier.files / "verdict.sh").write_text("reward=0\n")
+    record = lab.do(hidden(STOP), task)
+    assert record.details["phases"]["verifier"]["timed_out"] is True
+    assert record.reward == 1
+    assert Flag.TAMPERED in record.flags
+    assert record.verdict is Verdict.INFRA_ERROR, record.summary
+    assert "verdict.sh was changed while the verifier ran" in str(record.details["integrity"]["doubts"])
+
+
+def test_a_verdict_before_the_deadline_is_believed_beside_an_honest_server(lab: Lab) -> None:
+    task = lab.task(verify=f"{VERIFY}sleep 60\n", timeouts=Timeouts(20, 20, 4))
+    record = lab.do(f"echo done > answer; {background('exec sleep 300')}", task)
+    assert (*outcome(record), record.flags) == (*PASS, ())
+    assert record.details["phases"]["verifier"]["timed_out"] is True
+    assert record.details["integrity"]["others"] != []
 
 
 # Waits for the mark that the verifier's end leaves, and for the clock of the file system to go on.
