@@ -50,6 +50,7 @@ _LATE_EXIT = 1.0  # seconds in which the engine learns that a container has ende
 _LATE_EVENT = 1.0
 _REMOVE_SECONDS = 30.0
 _ENGINE_PATIENCE = 5.0
+_LOOKS = 100  # at processes, when all that were listed had ended by then
 _KILL_SECONDS = 2.0  # for killing from outside; one that has used up its CPU quota dies only when it has more
 
 
@@ -190,13 +191,20 @@ class DockerSandbox:
         if self._host is None:
             return changes.list_processes(self._engine, self._id, self._init_pid)
         self._program = self._program or processes.holders_program(self._host.processes())
-        return processes.others(self._host.processes(), self._spared(self._host), self._program)
+        spared, gone = self._spared(self._host), set[int]()
+        for _ in range(_LOOKS):
+            known = len(gone)
+            found = processes.others(self._host.processes(), spared, self._program, gone)
+            if found or len(gone) == known:
+                break
+        return found
 
     def _spared(self, host: cgroups.HostFiles) -> frozenset[int]:
-        init = self._init.pid if self._init else None
-        return frozenset(
-            pid for pid in host.processes() if pid == init or processes.namespace_pid(pid) == self._holder
-        )
+        init = self._init_pid
+        if self._holder is None:
+            return frozenset({init})
+        found = (pid for pid in host.processes() if processes.namespace_pid(pid, init) == self._holder)
+        return frozenset({init, *found})
 
     def kill_processes(self) -> bool:
         """Kill everything but PID 1 (and the holder, where that is another); True when nothing is left.
@@ -217,11 +225,11 @@ class DockerSandbox:
         if self._host is None or self._init is None:
             return False
         self.check_alive(suspicious=False)
-        spared = self._spared(self._host)
+        spared, gone = self._spared(self._host), set[int]()
         give_up = time.monotonic() + _KILL_SECONDS
         pause = 0.001
         try:
-            while processes.kill_others(self._host.processes(), spared, self._id, self._program):
+            while processes.kill_others(self._host.processes(), spared, self._id, self._program, gone):
                 if time.monotonic() >= give_up:
                     return False
                 time.sleep(pause)
@@ -378,7 +386,7 @@ class DockerSandbox:
         if self._host is not None and self._init is not None:
             for pid in (self._init.pid, *self._host.processes()):
                 if processes.runs_holder(pid):
-                    return processes.namespace_pid(pid)
+                    return processes.namespace_pid(pid, self._init.pid)
             return None
         beginning = "".join(HOLDER_ARGV[:3]).partition("\n")[0]
         try:

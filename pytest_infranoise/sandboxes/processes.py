@@ -62,16 +62,19 @@ def look(pid: int) -> Process | None:
         return None
 
 
-def namespace_pid(pid: int) -> int | None:
-    """Return a process's PID as its own container counts it."""
+def namespace_pid(pid: int, init: int) -> int | None:
+    """Return a process's PID as the container of ``init`` counts it; None for what is in a namespace within it."""
+    numbers, depth = _namespace_pids(pid), len(_namespace_pids(init))
+    return numbers[-1] if numbers and len(numbers) == depth else None
+
+
+def _namespace_pids(pid: int) -> list[int]:
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:
-        return None
-    for line in status.splitlines():
-        if line.startswith("NSpid:"):
-            return int(line.split()[-1])
-    return None
+        return []
+    lines = (line for line in status.splitlines() if line.startswith("NSpid:"))
+    return [int(number) for number in next(lines, "").split()[1:]]
 
 
 def runs_holder(pid: int) -> bool:
@@ -123,17 +126,25 @@ def _is_original(pid: int, program: Program | None) -> bool:
     return program is None or _command_line(pid) == _HOLDER or _program(pid) == program
 
 
-def others(pids: Iterable[int], spared: frozenset[int], program: Program | None = None) -> dict[str, str]:
+def others(
+    pids: Iterable[int], spared: frozenset[int], program: Program | None = None, gone: set[int] | None = None
+) -> dict[str, str]:
     """Return what runs among ``pids`` beside the holder's own, by a name that a later process cannot have.
 
     Each is described by its command line, its directory and the files it holds open, as far as this user may see.
+    Those that do not run are put into ``gone``. Where nothing else is found and one of them is new, it may have
+    left another behind when it ended, which only a list that is made after that has.
     """
     found = {}
     room = _MAX_COMMANDS
     own = False
     for pid in pids:
         process = look(pid)
-        if pid in spared or process is None or not process.runs:
+        if pid in spared:
+            continue
+        if process is None or not process.runs:
+            if gone is not None:
+                gone.add(pid)
             continue
         if not own and _is_holders_own(process) and _is_original(pid, program):
             own = True  # it has one at a time
@@ -176,9 +187,16 @@ def _is_disguised(pid: int, line: bytes) -> bool:
 
 
 def kill_others(
-    pids: Iterable[int], spared: frozenset[int], container: str, program: Program | None = None
+    pids: Iterable[int],
+    spared: frozenset[int],
+    container: str,
+    program: Program | None = None,
+    gone: set[int] | None = None,
 ) -> bool:
-    """Send SIGKILL to those of ``pids`` that are not to be spared; whether any of them still ran.
+    """Send SIGKILL to those of ``pids`` that are not to be spared; whether there may be more of them.
+
+    That is so when any of them still ran, or one that is not in ``gone`` had ended before it could be looked at:
+    it is put in there, and may have left another behind, which only a list that is made after that has.
 
     The holder's sleep does not count. It is spared where it is still the ``program`` that it was, because making a
     new one takes memory, and killed else.
@@ -186,22 +204,33 @@ def kill_others(
     Each is held by a descriptor before it is looked at, so that nothing else on this machine can be hit when
     the number is given to another process meanwhile.
     """
-    found = False
+    gone = set() if gone is None else gone
+    found, ended = False, set[int]()
     for pid in pids:
         if pid in spared:
             continue
-        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        try:
             descriptor = os.pidfd_open(pid)
-            try:
-                process = look(pid)
-                if process is None or not process.runs:
-                    continue
-                own = _is_holders_own(process)
-                if own and program is not None and _is_original(pid, program):
-                    continue
-                if container in Path(f"/proc/{pid}/cgroup").read_text(errors="replace"):
-                    found = found or not own
-                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            finally:
-                os.close(descriptor)
+        except ProcessLookupError:
+            ended.add(pid)
+            continue
+        try:
+            process = look(pid)
+            if process is None or not process.runs:
+                ended.add(pid)
+                continue
+            own = _is_holders_own(process)
+            if own and program is not None and _is_original(pid, program):
+                continue
+            if container in Path(f"/proc/{pid}/cgroup").read_text(errors="replace"):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                if own:
+                    gone.add(pid)  # leaves nothing behind but what the holder starts instead
+                found = found or not own
+        except (ProcessLookupError, FileNotFoundError):
+            ended.add(pid)
+        finally:
+            os.close(descriptor)
+    found = found or not ended <= gone
+    gone |= ended
     return found

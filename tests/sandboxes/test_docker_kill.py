@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -83,6 +84,72 @@ def test_a_fork_bomb_at_the_ceiling(sandbox: DockerSandbox) -> None:
     assert sandbox.kill_processes()
 
     assert left_in(sandbox) == set()
+    assert sandbox.state().running
+
+
+# Always one process, which ends as soon as it has made the next one: a list of processes is old when it is read.
+CHAIN = "use POSIX; setsid; while (1) { my $pid = fork; POSIX::_exit(0) if $pid }"
+
+
+def start_chain(sandbox: DockerSandbox) -> None:
+    started = sandbox.exec(["sh", "-c", 'perl -e "$0" >/dev/null 2>&1 & true', CHAIN])
+    assert started.exit_code == 0
+
+
+def test_a_chain_of_processes_is_seen_at_every_look(make_sandbox: MakeSandbox) -> None:
+    sandbox = make_sandbox()
+    if not sandbox.on_this_machine:
+        pytest.skip("its processes cannot be seen from here")
+    start_chain(sandbox)
+    assert all(sandbox.processes() for _ in range(500))
+
+
+def test_a_chain_of_processes(sandbox: DockerSandbox) -> None:
+    for _ in range(4):
+        start_chain(sandbox)
+
+        assert sandbox.kill_processes()
+
+        assert left_in(sandbox) == set()
+
+
+def test_what_ended_before_it_was_looked_at_may_have_left_more() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    gone: set[int] = set()
+    assert processes.others([ended.pid], frozenset(), None, gone) == {}
+    assert gone == {ended.pid}
+    assert not processes.kill_others([ended.pid], frozenset(), "0" * 64, None, gone)
+    assert processes.kill_others([ended.pid], frozenset(), "0" * 64)
+    with subprocess.Popen(["true"]) as waits_to_be_reaped:
+        os.waitid(os.P_PID, waits_to_be_reaped.pid, os.WEXITED | os.WNOWAIT)
+        for more in (True, False):
+            assert processes.kill_others([waits_to_be_reaped.pid], frozenset(), "0" * 64, None, gone) is more
+
+
+NESTED = """echo $$ >"$1/cgroup.procs" && exec nsenter --target "$2" --mount --pid \\
+    unshare --pid --fork --kill-child sh -c 'trap "" TERM; sleep 301; :'"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a namespace in another one")
+def test_process_1_of_a_namespace_within_is_not_the_containers(make_sandbox: MakeSandbox) -> None:
+    sandbox = make_sandbox()
+    if sandbox._host is None:
+        pytest.skip("its processes cannot be seen from here")
+    directory = sandbox._host.directories["memory"]
+    nested = ["sh", "-c", NESTED, "sh", directory, str(sandbox._init_pid)]
+    with subprocess.Popen(nested, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        try:
+            give_up = time.monotonic() + 30
+            # Process 1 in there, its child, and what made them.
+            while len(seen := [text for text in sandbox.processes().values() if "301" in text]) < 3:
+                assert process.poll() is None, seen
+                assert time.monotonic() < give_up, seen
+        finally:
+            killed = sandbox.kill_processes()
+            process.kill()
+    assert killed
+    assert sandbox.processes() == {}
     assert sandbox.state().running
 
 
