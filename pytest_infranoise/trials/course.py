@@ -281,7 +281,8 @@ class Course:
             ended=not ended and run.trouble is None,
             after=after,
             peak=None if self._is_an_earlier_peak(after.memory_peak) else after.memory_peak,
-            logged_kills=logged if run.counters is None else run.logged_kills,
+            # What is logged after counters that were read before a kill may be that kill's own doing.
+            logged_kills=_joined(run.logged_kills, logged) if run.counters is None else run.logged_kills,
             container_ended=ended,
             engine_gap=gap and not self._gap_seen,
             shell_gone=run.box.unstarted and not ended and _is_missing(sandbox, SHELL),
@@ -350,6 +351,13 @@ def _is_missing(sandbox: Sandbox, path: str) -> bool:
     except SandboxError:
         return False
     return False
+
+
+def _joined(
+    first: tuple[LoggedKill, ...] | None, second: tuple[LoggedKill, ...] | None
+) -> tuple[LoggedKill, ...] | None:
+    """Put two readings of the kernel's log together: each has what came after the one before."""
+    return second if first is None else (*first, *(second or ()))
 
 
 def _grew(before: int | None, after: int | None) -> bool:
