@@ -6,9 +6,9 @@ out when it kills more than ten processes within five seconds.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
+import weakref
 from collections.abc import Iterator
 
 from pytest_infranoise.sandboxes.protocol import LoggedKill
@@ -34,6 +34,8 @@ class KernelLog:
 
     def __init__(self, device: str = DEVICE) -> None:
         self._file = os.open(device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        # Nobody closes it for a container that never came to be, or that the engine did not let go of.
+        self._close = weakref.finalize(self, os.close, self._file)
         os.lseek(self._file, 0, os.SEEK_END)
 
     def kills(self, container: str) -> tuple[LoggedKill, ...]:
@@ -55,9 +57,8 @@ class KernelLog:
 
     def close(self) -> None:
         """Let go of the log."""
-        file, self._file = self._file, -1
-        with contextlib.suppress(OSError):
-            os.close(file)
+        self._file = -1
+        self._close()
 
 
 def parse_kill(record: str, container: str) -> LoggedKill | None:

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+import contextlib
+import gc
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_infranoise.sandboxes.container import DockerSandbox
+from pytest_infranoise.sandboxes.docker import DockerBackend
+from pytest_infranoise.sandboxes.kernel_log import DEVICE
 from pytest_infranoise.sandboxes.kernel_log import KernelLog
 from pytest_infranoise.sandboxes.kernel_log import parse_kill
+from pytest_infranoise.sandboxes.protocol import EnforcementError
 from pytest_infranoise.sandboxes.protocol import LoggedKill
+
+from .conftest import request_for
 
 MINE, OTHER = "6a56a1b6cc7d" + "0" * 52, "77ab01c0ffee" + "1" * 52
 SYSTEMD = f"/system.slice/docker-{MINE}.scope"
@@ -85,3 +93,47 @@ def test_no_log_is_an_error_and_an_empty_one_is_not(tmp_path: Path) -> None:
     assert log.kills(MINE) == ()
     log.close()
     assert log.kills(MINE) == ()
+
+
+def open_files(path: str) -> int:
+    """Return how many descriptors of this process are of a file."""
+    found = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the directory itself
+            found += str(descriptor.readlink()) == path
+    return found
+
+
+def test_a_log_that_nobody_closes_is_closed(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("")
+    logs = [KernelLog(str(file)) for _ in range(3)]
+    logs[0].close()
+    logs[0].close()
+    assert open_files(str(file)) == 2
+    logs.clear()
+    gc.collect()
+    assert open_files(str(file)) == 0
+
+
+@pytest.mark.engine
+def test_containers_that_never_come_to_be_leave_no_log_open(
+    backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise EnforcementError("no limits")
+
+    made = backend.create(request_for())
+    gc.collect()
+    before = open_files(DEVICE)
+    if not before:
+        pytest.skip(f"{DEVICE} cannot be read here")
+    for place, method in ((DockerSandbox, "await_holder"), (backend, "_check")):
+        monkeypatch.setattr(place, method, fail)
+        with pytest.raises(EnforcementError):
+            backend.create(request_for())
+        monkeypatch.undo()
+    gc.collect()
+    assert open_files(DEVICE) == before
+    assert made.remove()
+    assert open_files(DEVICE) == before - 1
