@@ -235,30 +235,33 @@ def infranoise_trial(
     # A plugin that runs failed tests again gets the same answer: another attempt would be another sample.
     if record is None:
         skip_if_stopped(process, spec.task)
-        record = _run(request.config, process, spec, infranoise_backend, infranoise_agent)
-        request.node.stash[RECORD] = record
-        request.node.stash[LOGS] = shown(artifacts_dir(process.run_dir, record.key, record.attempt))
-        add_properties(request.node, record)
+        # Whatever may be ended while it lasts exposes itself.
+        with process.expiry.shield():
+            record = _run(request.node, process, spec, infranoise_backend, infranoise_agent)
     if record.verdict is Verdict.INFRA_ERROR:
         raise InfraError(record)
     return record
 
 
-def _run(config: pytest.Config, process: TrialProcess, spec: TrialSpec, backend: Backend, agent: Agent) -> Record:
+def _run(item: pytest.Item, process: TrialProcess, spec: TrialSpec, backend: Backend, agent: Agent) -> Record:
     from pytest_infranoise.resource_configs import make_trial
     from pytest_infranoise.trials.runner import run_trial
 
     trial = make_trial(spec.key, spec.task, spec.config, spec.agent)
-    context = trial_context(config, process, backend)
+    context = trial_context(item.config, process, backend)
     try:
         with mistakes_told(process, spec.task):
             record = run_trial(trial, agent, context, process.past.attempt(trial.key))
     except NotRun:
         skip_if_stopped(process, spec.task)
         raise
+    # At once: whatever comes of what follows, the trial has its record.
+    item.stash[RECORD] = record
+    item.stash[LOGS] = shown(artifacts_dir(process.run_dir, record.key, record.attempt))
+    add_properties(item, record)
     process.ended(record)
-    with contextlib.suppress(ConfigErrorReport):  # of a retry: the trial has its record, and the run is told
-        _retry(config, process, trial, context, record)
+    with contextlib.suppress(ConfigErrorReport):  # of a retry, of which the run is told
+        _retry(item.config, process, trial, context, record)
     return record
 
 
@@ -266,8 +269,6 @@ def _retry(
     config: pytest.Config, process: TrialProcess, trial: Trial, context: TrialContext, record: Record
 ) -> None:
     """Make further attempts at a trial whose outcome is unknown, as far as the user wants them."""
-    from pytest_infranoise.agents.protocol import AgentContext
-    from pytest_infranoise.agents.secrets import masker_for
     from pytest_infranoise.retries import may_retry
     from pytest_infranoise.retries import pause_before
     from pytest_infranoise.trials.runner import run_trial
@@ -281,16 +282,31 @@ def _retry(
             may = waited(process, trial.task, pause_before(record, made))
         if not may or process.expiry.expired:
             return
-        asked = AgentContext(trial.agent, trial.task, trial.key, settings.seed)
-        try:
-            agent: Agent = config.hook.pytest_infranoise_make_agent(context=asked)
-        except Exception as error:  # a plugin's own code; the trial has its record
-            text = masker_for(None, trial.agent, trial.task).text(f"{type(error).__name__}: {error}")
-            warnings.warn(f"{trial.key} is not tried again: its agent could not be made: {text}", stacklevel=1)
+        agent = _agent_again(config, process, trial)
+        if agent is None:
             return
         with mistakes_told(process, trial.task):
             record = run_trial(trial, agent, again, record.attempt + 1)
         process.ended(record, retried=True)
+
+
+def _agent_again(config: pytest.Config, process: TrialProcess, trial: Trial) -> Agent | None:
+    """Return the agent of another attempt; None when it cannot be made, or when time is over."""
+    from pytest_infranoise.agents.protocol import AgentContext
+    from pytest_infranoise.agents.secrets import masker_for
+
+    asked = AgentContext(trial.agent, trial.task, trial.key, config.stash[SETTINGS].seed)
+    agent: Agent | None = None
+    try:
+        with contextlib.suppress(TrialExpired), process.expiry.expose():
+            agent = config.hook.pytest_infranoise_make_agent(context=asked)
+    except pytest.exit.Exception:
+        raise
+    # A plugin's own code, which may also say what pytest understands; the trial has its record.
+    except (Exception, pytest.skip.Exception, pytest.fail.Exception) as error:
+        text = masker_for(None, trial.agent, trial.task).text(f"{type(error).__name__}: {error}")
+        warnings.warn(f"{trial.key} is not tried again: its agent could not be made: {text}", stacklevel=1)
+    return None if process.expiry.expired else agent
 
 
 def waited(process: TrialProcess, task: Task, seconds: float) -> bool:

@@ -83,6 +83,72 @@ def test_timeout_ends_a_trial_as_an_infra_error(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
+LOOK = """
+import signal
+from pytest_infranoise.fixtures import TrialProcess
+
+def ended(self, record, *, retried=False, look=TrialProcess.ended):
+    signal.raise_signal(signal.SIGALRM)
+    signal.setitimer(signal.ITIMER_REAL, 0)  # it would come again in a moment
+    look(self, record, retried=retried)
+
+TrialProcess.ended = ended
+"""
+
+
+def test_timeout_takes_no_record_away_that_is_written(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a trial the engine is looked at, which may take half a minute."""
+    only(monkeypatch, "timeout")
+    make_task(suite, "quick")
+    pytester.makeconftest(LOOK)
+
+    result = pytester.runpytest_subprocess(*ONE, "--timeout=600")
+
+    assert verdicts(last_run(pytester)) == {"quick-0": "pass"}
+    result.stdout.fnmatch_lines(["*1 passed*"])
+    assert result.ret == 0
+
+
+AGAIN = """
+import signal
+from pytest_infranoise.agents.protocol import AgentResult
+
+class Failing:
+    on_host = False
+
+    def setup(self, sandbox):
+        tried.append(sandbox)
+        raise OSError("no mirror answers")
+
+    def run(self, instruction, sandbox):
+        return AgentResult()
+
+tried = []
+
+def pytest_infranoise_make_agent(context):
+    if tried:
+        signal.raise_signal(signal.SIGALRM)
+    return Failing()
+"""
+
+
+def test_timeout_ends_the_making_of_another_agent_and_leaves_the_trial_its_record(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "timeout")
+    make_task(suite, "failing")
+    pytester.makeconftest(AGAIN)
+
+    result = pytester.runpytest_subprocess(*ONE, "--timeout=600", "--infranoise-retries=2")
+
+    run = last_run(pytester)
+    assert verdicts(run) == {"failing-0": "setup-failed"}
+    assert run.retries == ()
+    result.stdout.fnmatch_lines(["*1 infra-error*"])
+
+
 def test_timeout_ends_a_marked_function_wherever_it_is(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

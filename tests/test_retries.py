@@ -160,23 +160,50 @@ def test_attempts_are_all_kept_and_rates_are_of_the_first(pytester: pytest.Pytes
 
 
 @pytest.mark.engine
-def test_an_agent_that_cannot_be_made_again_leaves_the_first_attempt(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        ("raise OSError('no more today')", "OSError: no more today"),
+        ("pytest.skip('no more today')", "Skipped: no more today"),
+        ("pytest.fail('no more today')", "Failed: no more today"),
+        ("pytest.importorskip('no_such_module')", "Skipped: could not import 'no_such_module'"),
+    ],
+    ids=["error", "skip", "fail", "importorskip"],
+)
+def test_an_agent_that_cannot_be_made_again_leaves_the_first_attempt(
+    pytester: pytest.Pytester, way: str, told: str
+) -> None:
+    output = do_once_and_no_more(pytester, way)
+    assert f"is not tried again: its agent could not be made: {told}" in output
+
+
+@pytest.mark.engine
+def test_a_warning_that_is_an_error_costs_no_trial_its_record(pytester: pytest.Pytester) -> None:
+    do_once_and_no_more(pytester, "raise OSError('no more today')", "-W", "error::UserWarning")
+
+
+def do_once_and_no_more(pytester: pytest.Pytester, way: str, *arguments: str) -> str:
+    """Run a trial whose agent is not made a second time; what it had come to by then is told everywhere."""
     suite = pytester.path / "suite"
     suite.mkdir()
-    seen = '    if (Path(context.task.file).parent / "seen").exists():\n        raise OSError("no more today")\n'
-    pytester.makepyfile(**{"suite/moody": AGENT.replace("    return Moody", f"{seen}    return Moody")})
+    seen = f'    if (Path(context.task.file).parent / "seen").exists():\n        {way}\n'
+    agent = "import pytest\n" + AGENT.replace("    return Moody", f"{seen}    return Moody")
+    pytester.makepyfile(**{"suite/moody": agent})
     pytester.makeconftest("pytest_plugins = ['suite.moody']")
     (suite / "infranoise.toml").write_text("agent = 'moody'\nresource-configs = ['1x']\nsamples = 1\n", "utf-8")
     make_task(suite, "hopeless")
 
-    result = pytester.runpytest_subprocess("suite", "--infranoise-retries", "5")
+    result = pytester.runpytest_subprocess(
+        "suite", "--infranoise-retries", "5", "--junit-xml=junit.xml", *arguments
+    )
 
     run = last_run(pytester)
     assert [record.cause for record in run.records] == ["setup-failed"]
     assert (run.retries, run.missing) == ((), ())
+    assert '<property name="cause" value="setup-failed"' in (pytester.path / "junit.xml").read_text("utf-8")
     output = " ".join(result.stdout.str().split())
     assert "1 infra-error" in output
-    assert "is not tried again: its agent could not be made: OSError: no more today" in output
+    return output
 
 
 @pytest.mark.engine
