@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import filecmp
 import json
 import os
@@ -20,6 +21,10 @@ import urllib3
 from pytest_infranoise.sandboxes.api_errors import engine_call
 from pytest_infranoise.sandboxes.api_errors import from_exception
 from pytest_infranoise.sandboxes.engine import Engine
+from pytest_infranoise.sandboxes.overlay import Layers
+from pytest_infranoise.sandboxes.overlay import has_no_content
+from pytest_infranoise.sandboxes.overlay import hides
+from pytest_infranoise.sandboxes.overlay import is_whiteout
 from pytest_infranoise.sandboxes.protocol import Change
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.sandboxes.shell import HOLDER_ARGV
@@ -37,6 +42,8 @@ _KINDS: Mapping[object, Change] = MappingProxyType({0: "modified", 1: "added", 2
 def overlay_changes(layers: Mapping[str, str], wanted: Callable[[str], object]) -> dict[str, Change] | None:
     """Return the same from the directory in which the overlay2 driver keeps a container's own files.
 
+    In the place of a directory that is gone stands what was in it.
+
     Args:
         layers: the driver's data of the container, as the engine's inspect call has it.
         wanted: which paths are.
@@ -47,45 +54,59 @@ def overlay_changes(layers: Mapping[str, str], wanted: Callable[[str], object]) 
     upper, lowers = layers.get("UpperDir"), layers.get("LowerDir", "").split(":")
     if not upper or not all(os.access(layer, os.R_OK | os.X_OK) for layer in (upper, *lowers)):
         return None
-    found: dict[str, Change] = {}
-    left, seen = [""], 0
+    try:
+        return dict(_own_files(upper, Layers(lowers), wanted))
+    except OSError:
+        return None
+
+
+def _own_files(upper: str, image: Layers, wanted: Callable[[str], object]) -> Iterator[tuple[str, Change]]:
+    left, seen = [("", False)], 0
     while left:
-        below = left.pop()
+        below, hidden = left.pop()
+        directories = image.directories(below)
         try:
-            with os.scandir(upper + below) as entries:
-                for entry in entries:
-                    seen += 1
-                    path = f"{below}/{entry.name}"
-                    if wanted(path):
-                        found[path] = _change(entry, _in_layers(lowers, path))
-                    if entry.is_dir(follow_symlinks=False):
-                        left.append(path)
+            entries = os.scandir(upper + below)
         except FileNotFoundError:  # removed meanwhile
             continue
-        except OSError:
-            return None
-        if seen > _MOST_FILES:
-            return None
-    return found
+        with entries:
+            for entry in entries:
+                path = f"{below}/{entry.name}"
+                is_directory = entry.is_dir(follow_symlinks=False)
+                hides_it = entry.name in directories and (not is_directory or hides(entry.path, path))
+                for lost, lost_directory in image.below(path) if hides_it else ():
+                    seen = _counted(seen)
+                    # What is a directory here has its own entries; a link in there is another entry to come.
+                    if not lost_directory and wanted(lost) and not (is_directory and os.path.lexists(upper + lost)):
+                        yield lost, "deleted"
+                if wanted(path) and (change := _change(entry, path, image, hidden)) is not None:
+                    yield path, change
+                if is_directory:
+                    left.append((path, hidden or hides_it))
+                seen = _counted(seen)
 
 
-def _in_layers(layers: Iterable[str], path: str) -> Iterator[str]:
-    """Yield where a path may be in an image's layers: a link on the way must not lead out of its layer."""
-    for layer in layers:
-        place = Path(layer + path)
-        place = place.parent.resolve() / place.name
-        if place.is_relative_to(Path(layer).resolve()):
-            yield str(place)
+def _counted(seen: int) -> int:
+    if seen >= _MOST_FILES:
+        raise OSError(errno.EOVERFLOW, "more files than are looked at")
+    return seen + 1
 
 
-def _change(entry: os.DirEntry[str], lower: Iterable[str]) -> Change:
-    info = entry.stat(follow_symlinks=False)
-    if stat.S_ISCHR(info.st_mode) and info.st_rdev == 0:
-        return "deleted"
-    of_image = next((path for path in lower if os.path.lexists(path)), None)
-    if of_image is None:
-        return "added"
-    return "touched" if _is_same(entry.path, info, of_image) else "modified"
+def _change(entry: os.DirEntry[str], path: str, image: Layers, hidden: bool) -> Change | None:
+    """Return what became of a file; None for a directory that is gone, in whose place its content is told."""
+    try:
+        info = entry.stat(follow_symlinks=False)
+        of_image = image.find(path)
+        if is_whiteout(info):
+            gone = of_image is not None and stat.S_ISDIR(Path(of_image).lstat().st_mode)
+            return None if gone else "deleted"
+        if of_image is None:
+            return "added"
+        if not hidden and has_no_content(entry.path, path):
+            return "touched"
+        return "touched" if _is_same(entry.path, info, of_image) else "modified"
+    except FileNotFoundError:  # removed meanwhile
+        return None
 
 
 def _is_same(path: str, info: os.stat_result, of_image: str) -> bool:
