@@ -14,6 +14,7 @@ from typing import Any
 from pytest_infranoise.sandboxes import cgroups
 from pytest_infranoise.sandboxes import changes
 from pytest_infranoise.sandboxes import machine
+from pytest_infranoise.sandboxes import overlay
 from pytest_infranoise.sandboxes import processes
 from pytest_infranoise.sandboxes.api_errors import engine_call
 from pytest_infranoise.sandboxes.archives import Archives
@@ -82,6 +83,7 @@ class DockerSandbox:
         self._full: set[str] = set()
         self._archives = Archives(engine, self._id)
         self.workdir = str(inspected["Config"].get("WorkingDir") or "/")
+        self.search_path = _variable(inspected["Config"].get("Env") or (), "PATH")
         self._started = nanoseconds(inspected["State"]["StartedAt"])
         self._layers: Mapping[str, str] = (inspected.get("GraphDriver") or {}).get("Data") or {}
         self._limits: Limits | None = None
@@ -163,6 +165,11 @@ class DockerSandbox:
     def digest(self, path: str) -> str | None:
         """Return the SHA-256 of a regular file's content, None when there is no such file."""
         return self._archives.digest(path)
+
+    def digest_at_hand(self, path: str, limit: int) -> str | None:
+        """Return the same of a file that the image does not have so, where that costs the container nothing."""
+        upper = self._layers.get("UpperDir")
+        return overlay.digest(upper, path, limit) if upper and self._host is not None else None
 
     def digests(self, path: str, limit: int) -> Mapping[str, str] | None:
         """Return the SHA-256 of the regular files below a directory; see the protocol."""
@@ -414,6 +421,12 @@ def _state(inspected: Mapping[str, Any]) -> SandboxState:
         dead=state.get("Dead"),
         restarts=inspected.get("RestartCount"),
     )
+
+
+def _variable(environment: Sequence[str], name: str) -> str:
+    """Return a variable's value, empty when it is not set; of several, the last one counts."""
+    values = [text.partition("=")[2] for text in environment if text.startswith(f"{name}=")]
+    return values[-1] if values else ""
 
 
 class _Blind:

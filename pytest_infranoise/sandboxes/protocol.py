@@ -343,11 +343,21 @@ class Inspectable(Protocol):
     def workdir(self) -> str:
         """Where the image has commands run that are given no other place."""
 
+    @property
+    def search_path(self) -> str:
+        """Where commands look for programs: the value of ``PATH`` that they are given, empty when there is none."""
+
     def stat(self, path: str) -> FileStat | None:
         """Return what is at a path, None when nothing is."""
 
     def digest(self, path: str) -> str | None:
         """Return the SHA-256 of a regular file's content, None when there is no such file."""
+
+    def digest_at_hand(self, path: str, limit: int) -> str | None:
+        """Return the same of a file that ``changes`` names, where it can be had without a copy of the file.
+
+        None also where it cannot, and for more than ``limit`` bytes.
+        """
 
     def digests(self, path: str, limit: int) -> Mapping[str, str] | None:
         """Return the SHA-256 of the files below a directory; None where none is, or more than ``limit`` bytes."""

@@ -29,12 +29,14 @@ from pytest_infranoise.trials.evidence import Integrity
 from pytest_infranoise.trials.sent import File
 from pytest_infranoise.trials.tools import is_of_interest
 from pytest_infranoise.trials.tools import judge_tools
+from pytest_infranoise.trials.tools import search_path
 from pytest_infranoise.trials.tools import to_remember
 
 _MOST = 20  # phrases of a kind that are kept
 _LONGEST = 300  # characters of one
 _ROOM = 1024**2  # bytes by which a changed file that is looked into may have grown
-_MOST_STATS = 300  # files whose size and time are remembered
+_MOST_STATS = 300  # files that are remembered
+_MOST_DIGESTED = 512 * 1024**2  # bytes of theirs that are read
 
 _IN_NAMES = r"\w.~+@%-"
 _ROUNDABOUT = re.compile(r"/(?:\./|/)+")
@@ -49,6 +51,7 @@ class Baseline:
 
     changes: Mapping[str, Change] | None = None
     stats: Mapping[str, FileStat | None] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
     processes: frozenset[str] | None = None
 
 
@@ -69,20 +72,21 @@ class Witness:
         self._left: Mapping[str, str] = {}  # what the agent left running, by a name that no later process has
         self._places: tuple[str, ...] = ()
 
-    def setup_is_over(self) -> None:
+    def setup_is_over(self, task: Task) -> None:
         """Remember what the agent begins with."""
         sandbox = self._sandbox
         if sandbox is None:
             return
-        changes = self._ask("files changed by setup", lambda: sandbox.changes(is_of_interest))
+        directories = _search_path(sandbox, task)
+        changes = self._ask("files changed by setup", lambda: _changes(sandbox, directories))
         # Only what setup itself changed needs more than a look at whether it was changed.
-        ranked = sorted(rank for path in changes or () if (rank := to_remember(path)) is not None)
+        ranked = sorted(rank for path in changes or () if (rank := to_remember(path, directories)) is not None)
         paths = [path for *_, path in ranked[:_MOST_STATS]]
         if len(ranked) > len(paths):
             self._not_seen("files changed by setup", f"only {len(paths)} of {len(ranked)} are remembered")
         stats = self._ask("files changed by setup", lambda: {path: sandbox.stat(path) for path in paths})
         processes = self._ask("processes after setup", lambda: frozenset(sandbox.processes()))
-        self._baseline = Baseline(changes, stats or {}, processes)
+        self._baseline = Baseline(changes, stats or {}, _digests(sandbox, stats or {}), processes)
 
     def verifier_comes(self, task: Task, places: Iterable[str]) -> None:
         """Look at what the agent leaves to the verifier.
@@ -99,9 +103,10 @@ class Witness:
         if running is not None and self._baseline.processes is not None:
             self._left = {name: text for name, text in running.items() if name not in self._baseline.processes}
             self._take_others(self._left.values())
-        changes = self._ask("files changed by the agent", lambda: sandbox.changes(is_of_interest))
+        directories = _search_path(sandbox, task)
+        changes = self._ask("files changed by the agent", lambda: _changes(sandbox, directories))
         if changes is not None and self._baseline.changes is not None:
-            self._look_at_tools(sandbox, task, changes)
+            self._look_at_tools(sandbox, task, changes, directories)
 
     def _take_others(self, texts: Iterable[str]) -> None:
         """Take in what runs beside the verifier and is the agent's."""
@@ -133,7 +138,9 @@ class Witness:
             if text != self._left.get(name, text) or (name not in self._left and DISGUISED in text):
                 self._take_others([text])
 
-    def _look_at_tools(self, sandbox: Inspectable, task: Task, changes: Mapping[str, Change]) -> None:
+    def _look_at_tools(
+        self, sandbox: Inspectable, task: Task, changes: Mapping[str, Change], directories: tuple[str, ...]
+    ) -> None:
         before = self._baseline.changes or {}
 
         def kind(path: str) -> Change | None:
@@ -141,16 +148,11 @@ class Witness:
                 return changes[path]
             # What setup had added is no change any more when it is gone.
             if changes.get(path, "deleted") == "deleted":
-                return None if before[path] == "deleted" else "deleted"
-            if before[path] == "deleted":
-                return "added"
-            if path not in self._baseline.stats or sandbox.stat(path) == self._baseline.stats[path]:
-                return None
-            return "modified"
-
-        def link(path: str) -> str | None:
-            stat = sandbox.stat(path)
-            return stat.link if stat is not None and stat.kind == "link" else None
+                was = self._baseline.stats.get(path)
+                # Of a directory that is gone and not named, what was in it is.
+                known = path not in changes and was is not None and was.kind == "directory"
+                return None if before[path] == "deleted" or known else "deleted"
+            return "added" if before[path] == "deleted" else self._since_setup(sandbox, path)
 
         def look() -> None:
             new = {path: change for path in {**before, **changes} if (change := kind(path)) is not None}
@@ -158,12 +160,27 @@ class Witness:
                 new,
                 target=task.verifier.target,
                 workdir=task.workdir or sandbox.workdir,
-                exists=lambda path: sandbox.stat(path) is not None,
-                link=link,
+                stat=sandbox.stat,
+                directories=directories,
             )
             self._add(doubts=tools.doubts, notes=tools.notes)
 
         self._ask("files changed by the agent", look)
+
+    def _since_setup(self, sandbox: Inspectable, path: str) -> Change | None:
+        """Return what became of a file that setup had changed and that is still there."""
+        if path not in self._baseline.stats:
+            return None
+        before, now = self._baseline.stats[path], sandbox.stat(path)
+        known = self._baseline.digests.get(path)
+        found = None if known is None or before is None else sandbox.digest_at_hand(path, before.size)
+        if now == before and found in (None, known):
+            return None
+        if found is None:
+            same = before is not None and now is not None and replace(now, mode=before.mode) == before
+        else:
+            same = found == known
+        return "touched" if same else "modified"
 
     def verifier_starts(self, removed: Iterable[str]) -> bool:
         """Return whether nothing is where the verdict will be, right before the verifier starts.
@@ -254,6 +271,29 @@ class Witness:
 
     def _cut(self, texts: Iterable[str]) -> tuple[str, ...]:
         return tuple(self._mask(text)[:_LONGEST] for text in list(dict.fromkeys(texts))[:_MOST])
+
+
+def _search_path(sandbox: Inspectable, task: Task) -> tuple[str, ...]:
+    """Return where the verifier finds its programs."""
+    own = task.verifier.environment.get("PATH")
+    return search_path(own if isinstance(own, str) else sandbox.search_path, task.workdir or sandbox.workdir)
+
+
+def _changes(sandbox: Inspectable, directories: tuple[str, ...]) -> Mapping[str, Change]:
+    return sandbox.changes(lambda path: is_of_interest(path, directories))
+
+
+def _digests(sandbox: Inspectable, stats: Mapping[str, FileStat | None]) -> dict[str, str]:
+    """Return the digests of files, where they cost little."""
+    found: dict[str, str] = {}
+    room = _MOST_DIGESTED
+    for path, stat in stats.items():
+        if stat is None or stat.kind != "file" or stat.size > room:
+            continue
+        if (digest := sandbox.digest_at_hand(path, stat.size)) is not None:
+            found[path] = digest
+            room -= stat.size
+    return found
 
 
 def names(text: str, place: str) -> bool:

@@ -293,7 +293,7 @@ class Attempt:
         if not run_setup(course, task, agent, self._report):
             return
         course.witness = Witness(course.container(), self._masked)
-        course.witness.setup_is_over()
+        course.witness.setup_is_over(task)
         verifiable = run_agent(course, task, agent, self._report)
         if isinstance(agent, HostedAgent):
             agent.close()

