@@ -143,6 +143,16 @@ class Witness:
     ) -> None:
         before = self._baseline.changes or {}
 
+        def stat(path: str) -> FileStat | None:
+            try:
+                return sandbox.stat(path)
+            except SandboxError as error:
+                if error.status is None:
+                    raise
+                # A file where a directory was, or a loop of links: one path must not hide all others.
+                self._not_seen(path, str(error))
+                return None
+
         def kind(path: str) -> Change | None:
             if path not in before:
                 return changes[path]
@@ -152,7 +162,7 @@ class Witness:
                 # Of a directory that is gone and not named, what was in it is.
                 known = path not in changes and was is not None and was.kind == "directory"
                 return None if before[path] == "deleted" or known else "deleted"
-            return "added" if before[path] == "deleted" else self._since_setup(sandbox, path)
+            return "added" if before[path] == "deleted" else self._since_setup(sandbox, path, stat)
 
         def look() -> None:
             new = {path: change for path in {**before, **changes} if (change := kind(path)) is not None}
@@ -160,18 +170,20 @@ class Witness:
                 new,
                 target=task.verifier.target,
                 workdir=task.workdir or sandbox.workdir,
-                stat=sandbox.stat,
+                stat=stat,
                 directories=directories,
             )
             self._add(doubts=tools.doubts, notes=tools.notes)
 
         self._ask("files changed by the agent", look)
 
-    def _since_setup(self, sandbox: Inspectable, path: str) -> Change | None:
+    def _since_setup(
+        self, sandbox: Inspectable, path: str, stat: Callable[[str], FileStat | None]
+    ) -> Change | None:
         """Return what became of a file that setup had changed and that is still there."""
         if path not in self._baseline.stats:
             return None
-        before, now = self._baseline.stats[path], sandbox.stat(path)
+        before, now = self._baseline.stats[path], stat(path)
         known = self._baseline.digests.get(path)
         found = None if known is None or before is None else sandbox.digest_at_hand(path, before.size)
         if now == before and found in (None, known):

@@ -110,6 +110,8 @@ INTERPRETER: Mapping[str, str] = MappingProxyType(
         "a directory made anew": f"{anew('/usr/bin', without='perl')}; {fake('/usr/local/bin/perl')}",
         "a directory that is gone": f"rm -rf /opt/tools; {fake('/usr/local/bin/node')}",
         "in front of it, where only the image looks": fake("/opt/tools/bin/cat"),
+        "beside a file where a directory was": f"rm -r /usr/sbin; touch /usr/sbin; {fake('/usr/local/bin/cat')}",
+        "beside a loop of links": f"rm -r /usr/local; ln -s local /usr/local; {fake('/opt/tools/bin/cat')}",
         "a record that was only touched": f"touch /var/lib/dpkg/status; {fake('/usr/local/bin/cat')}",
         "pytest's configuration": "echo 'def pytest_runtest_call(): ...' > /conftest.py",
     }
