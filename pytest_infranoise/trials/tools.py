@@ -55,6 +55,12 @@ _UTILITIES = frozenset(
 _RUNNERS = frozenset(("pytest", "py.test", "python", "python3"))
 # What agents do install, link or wrap: python for python3, a newer curl, another pip.
 _OTHERS = re.compile(r"python[\d.]*|pip[\d.]*|uvx?|curl|wget|git|tar|perl|node|npm|make|gcc|cc")
+_USUAL = (
+    *("python", "python3", "pip", "pip3", "uv", "uvx", "curl", "wget", "git", "tar", "perl", "node", "npm"),
+    "make",
+    "gcc",
+    "cc",
+)
 # What may be made a link to another of its kind: which shell sh is, which Python python.
 _KINDS = (
     re.compile(r"sh|bash|dash|ash|busybox"),
@@ -86,7 +92,7 @@ _CONFIGURATION = frozenset(
 # Where package managers write down what they did: for the whole system, and for one directory of Python packages.
 _SYSTEM_RECORD = re.compile(
     r"/var/lib/dpkg/(status|info/.+)|/(usr/)?lib/apk/db/installed|/(var/lib|usr/lib/sysimage)/rpm/.+"
-    r"|/var/lib/pacman/local/.+"
+    r"|/var/lib/pacman/local/.+|/nix/var/nix/db/.+"
 )
 # Those of a system whose names have a version, or beside which another one always changes.
 _NEW_RECORD = re.compile(r"/var/lib/dpkg/info/.+|/var/lib/pacman/local/.+")
@@ -242,6 +248,7 @@ class _Look:
         self._workdir = workdir
         self._stat = stat
         self._directories = directories
+        self._gone = frozenset(place for place in _places(directories) if self._is_gone(place))
         # A record that was only touched tells of nothing, and one that is gone goes with what it told of.
         written = [path for path, change in changes.items() if change in ("added", "modified")]
         records = [match for path in written if (match := _PYTHON_RECORD.fullmatch(path)) is not None]
@@ -264,7 +271,7 @@ class _Look:
             self.doubts.append(f"{path} was {change}: it puts code into every program")
         elif path in _places(self._directories):
             # A directory is changed by whatever changes in it.
-            if change != "touched" and self._link(path) is not None:
+            if change != "touched" and self._link(path) is not None and self._leads_to_programs(path):
                 self._tell(path, change, by_hand=not self._system)
         elif _holds_programs(place.parent, self._directories):
             self._program(place, change)
@@ -290,6 +297,13 @@ class _Look:
     def _is_packaged(self, path: str) -> bool:
         return self._system or any(path.startswith(f"{prefix}/") for prefix in self._prefixes)
 
+    def _leads_to_programs(self, path: str) -> bool:
+        """Whether a link may be in the way of programs: who makes another Java the default changes one, too."""
+        if path in _places(PATH):
+            return True
+        below = [directory for directory in self._directories if PurePosixPath(directory).is_relative_to(path)]
+        return any(self._stat(f"{place}/{name}") is not None for place in below for name in (*_UTILITIES, *_USUAL))
+
     def _program(self, place: PurePosixPath, change: Change) -> None:
         path = str(place)
         known = (*self._directories, _ALTERNATIVES)
@@ -302,6 +316,7 @@ class _Look:
                 return
             path = f"{path}, {'in place of' if in_its_place else 'in front of'} {shadowed},"
         packaged = self._is_packaged(str(place)) or self._is_of_a_package(place) or place.name in self._alternatives
+        packaged = packaged or self._is_shim(place)
         of_a_kind = self._other_of_its_kind(place) if change != "touched" else None
         if of_a_kind is not None:
             self.notes.append(f"{path} was made a link to {of_a_kind}")
@@ -359,11 +374,24 @@ class _Look:
 
     def _may_be_gone(self, path: str) -> bool:
         """Whether a program may have been in a directory that was removed as a whole."""
-        return any(self._changes.get(str(place)) == "deleted" for place in PurePosixPath(path).parents)
+        return not self._gone.isdisjoint(str(place) for place in PurePosixPath(path).parents)
+
+    def _is_gone(self, place: str) -> bool:
+        """Whether a directory of the image is none any more: of what is put in its place, no content is told."""
+        change = self._changes.get(place)
+        if change != "modified":
+            return change == "deleted"
+        stat = self._stat(place)
+        return stat is None or stat.kind != "directory"
 
     def _is_of_a_package(self, place: PurePosixPath) -> bool:
         names = _PACKAGES.get(place.name) or (place.name.rstrip("0123456789."),)
         return not self._installed.isdisjoint(names)
+
+    def _is_shim(self, place: PurePosixPath) -> bool:
+        """Whether this is written anew with every package that is installed below: pyenv's and asdf's are."""
+        root = f"{place.parent.parent}/"
+        return place.parent.name == "shims" and any(site.startswith(root) for site, _ in self._packages)
 
     def _pytest(self, path: str, site: str, change: Change) -> None:
         packaged = self._is_packaged(path) or not self._packages.isdisjoint({(site, "pytest"), (site, "pluggy")})

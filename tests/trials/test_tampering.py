@@ -241,12 +241,14 @@ def test_programs_of_the_verifier_that_were_changed_by_hand(lab: Lab, with_tools
     not_trusted(lab.do(f"{ANSWER}; {change}", task))
 
 
+@pytest.mark.parametrize("instead", ["true", "touch /opt/tools", "ln -s /none /opt/tools"])
 def test_a_directory_that_is_gone_is_seen_by_the_engines_own_word(
-    lab: Lab, with_tools: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, with_tools: Path, instead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine does not say what was in it."""
     monkeypatch.setattr("pytest_infranoise.sandboxes.cgroups.locate", lambda pid, container: None)
-    record = lab.do(f"{ANSWER}; {INTERPRETER['a directory that is gone']}", looking_in_tools(lab, with_tools))
+    gone = f"rm -r /opt/tools; {instead}; {fake('/usr/local/bin/node')}"
+    record = lab.do(f"{ANSWER}; {gone}", looking_in_tools(lab, with_tools))
     not_trusted(record)
     assert "in place of /opt/tools/bin/node" in record.summary
 

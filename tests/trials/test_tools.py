@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import posixpath
+from dataclasses import replace
+from pathlib import PurePosixPath
 
 import pytest
 from hypothesis import given
@@ -40,6 +42,8 @@ def judged(
     changes = {name[1:]: kinds[name[0]] for name in paths if is_of_interest(name[1:], directories)}
     there = IMAGE | {name for name, change in changes.items() if change != "deleted"}
     stats = {name: a_file(mode=(modes or {}).get(name, 0o755)) for name in there}
+    places = {str(above) for name in directories for above in (name, *PurePosixPath(name).parents)} & there
+    stats |= {name: replace(stats[name], kind="directory") for name in places.difference(modes or ())}
     stats |= {name: a_file(link) for name, link in (links or {}).items()}
     return judge_tools(changes, target=target, workdir=workdir, stat=stats.get, directories=directories)
 
@@ -298,8 +302,15 @@ def test_a_program_in_front_is_found_where_the_image_looks(variable: str, place:
 def test_more_of_where_the_image_looks(variable: str, place: str) -> None:
     above = place.rpartition("/")[0]
     for path in (place, above):
-        assert judged(f"~{path}", path=variable, links={path: "/tmp/mine"}).doubts
+        moved = {path: "/tmp/mine"}
+        assert judged(f"~{path}", f"+{place}/sh", path=variable, links=moved).doubts[0].startswith(path)
+        assert judged(f"~{path}", path=variable, links=moved) == Tools()  # another Java, perhaps
+        assert judged(f"~{path}", f"+{place}/sh", "+/nix/var/nix/db/x", path=variable, links=moved).doubts == ()
         assert judged("+/usr/bin/node", f"-{path}", path=variable).doubts
+        assert judged("+/usr/bin/node", f"~{path}", path=variable, modes={path: 0o644}).doubts
+        assert judged("+/usr/bin/node", f"~{path}", path=variable, links=moved).doubts
+        assert judged("+/usr/bin/node", f"~{path}", path=variable) == Tools()
+        assert judged("+/usr/bin/node", f"+{path}", path=variable, links=moved) == Tools()
     assert judged(f"-{place}/node", "+/usr/bin/node", path=variable).doubts
     assert judged(f"+{place}/curl", path=variable).doubts == ()
     assert judged(f"+{place}/cat", path=variable, workdir=place).doubts == ()
@@ -314,3 +325,13 @@ def test_a_script_that_is_only_read_is_no_program() -> None:
     variable = f"/root/.local/bin:{GO}"
     assert judged(f"+{path}", "-/usr/bin/env", path=variable, modes={path: 0o644}) == Tools()
     assert judged(f"+{path}", "-/usr/bin/env", path=variable).doubts
+
+
+def test_shims_are_written_with_every_package() -> None:
+    root = "/root/.pyenv"
+    paths = (f"~{root}/shims/python3", f"+{root}/shims/pytest", f"-{root}/shims/pip")
+    record = f"+{root}/versions/3.13.0/lib/python3.13/site-packages/rich-14.0.dist-info/RECORD"
+    variable = f"{root}/shims:{GO}"
+    assert judged(*paths, record, path=variable).doubts == ()
+    assert judged(*paths, path=variable).doubts
+    assert judged(*paths, f"+{LOCAL}/rich-14.0.dist-info/RECORD", path=variable).doubts
