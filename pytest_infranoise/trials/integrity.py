@@ -6,6 +6,7 @@ here is said by the engine and the kernel. What cannot be seen is written down a
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -53,6 +54,7 @@ class Baseline:
     stats: Mapping[str, FileStat | None] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     processes: frozenset[str] | None = None
+    directories: tuple[str, ...] = ()  # where programs are looked for
 
 
 class Witness:
@@ -86,7 +88,7 @@ class Witness:
             self._not_seen("files changed by setup", f"only {len(paths)} of {len(ranked)} are remembered")
         stats = self._ask("files changed by setup", lambda: {path: sandbox.stat(path) for path in paths})
         processes = self._ask("processes after setup", lambda: frozenset(sandbox.processes()))
-        self._baseline = Baseline(changes, stats or {}, _digests(sandbox, stats or {}), processes)
+        self._baseline = Baseline(changes, stats or {}, _digests(sandbox, stats or {}), processes, directories)
 
     def verifier_comes(self, task: Task, places: Iterable[str]) -> None:
         """Look at what the agent leaves to the verifier.
@@ -103,10 +105,10 @@ class Witness:
         if running is not None and self._baseline.processes is not None:
             self._left = {name: text for name, text in running.items() if name not in self._baseline.processes}
             self._take_others(self._left.values())
-        directories = _search_path(sandbox, task)
+        directories = self._baseline.directories
         changes = self._ask("files changed by the agent", lambda: _changes(sandbox, directories))
         if changes is not None and self._baseline.changes is not None:
-            self._look_at_tools(sandbox, task, changes, directories)
+            self._look_at_tools(sandbox, task, changes)
 
     def _take_others(self, texts: Iterable[str]) -> None:
         """Take in what runs beside the verifier and is the agent's."""
@@ -138,9 +140,7 @@ class Witness:
             if text != self._left.get(name, text) or (name not in self._left and DISGUISED in text):
                 self._take_others([text])
 
-    def _look_at_tools(
-        self, sandbox: Inspectable, task: Task, changes: Mapping[str, Change], directories: tuple[str, ...]
-    ) -> None:
+    def _look_at_tools(self, sandbox: Inspectable, task: Task, changes: Mapping[str, Change]) -> None:
         before = self._baseline.changes or {}
 
         def stat(path: str) -> FileStat | None:
@@ -171,7 +171,7 @@ class Witness:
                 target=task.verifier.target,
                 workdir=task.workdir or sandbox.workdir,
                 stat=stat,
-                directories=directories,
+                directories=self._baseline.directories,
             )
             self._add(doubts=tools.doubts, notes=tools.notes)
 
@@ -286,9 +286,24 @@ class Witness:
 
 
 def _search_path(sandbox: Inspectable, task: Task) -> tuple[str, ...]:
-    """Return where the verifier finds its programs."""
+    """Return where the verifier finds its programs: by the names of the directories, and where their links lead."""
     own = task.verifier.environment.get("PATH")
-    return search_path(own if isinstance(own, str) else sandbox.search_path, task.workdir or sandbox.workdir)
+    places = (own if isinstance(own, str) else sandbox.search_path).split(":")
+    real = [name for place in places for name in (place, _real(sandbox, place))]
+    return search_path(":".join(real), task.workdir or sandbox.workdir)
+
+
+def _real(sandbox: Inspectable, place: str) -> str:
+    here = "/" if place.startswith("/") else ""
+    for part in PurePosixPath(place).parts[1:] if here else ():
+        here = posixpath.normpath(posixpath.join(here, part))
+        try:
+            stat = sandbox.stat(here)
+        except SandboxError:
+            return place
+        if stat is not None and stat.kind == "link":
+            here = posixpath.normpath(posixpath.join(posixpath.dirname(here), stat.link))
+    return here
 
 
 def _changes(sandbox: Inspectable, directories: tuple[str, ...]) -> Mapping[str, Change]:

@@ -112,6 +112,7 @@ INTERPRETER: Mapping[str, str] = MappingProxyType(
         "in front of it, where only the image looks": fake("/opt/tools/bin/cat"),
         "beside a file where a directory was": f"rm -r /usr/sbin; touch /usr/sbin; {fake('/usr/local/bin/cat')}",
         "beside a loop of links": f"rm -r /usr/local; ln -s local /usr/local; {fake('/opt/tools/bin/cat')}",
+        "where a link of the image leads": fake("/opt/real/bin/cat"),
         "a record that was only touched": f"touch /var/lib/dpkg/status; {fake('/usr/local/bin/cat')}",
         "pytest's configuration": "echo 'def pytest_runtest_call(): ...' > /conftest.py",
     }

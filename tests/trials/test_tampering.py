@@ -224,8 +224,8 @@ def test_tests_that_are_swapped_while_they_run(lab: Lab) -> None:
 def with_tools(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What an image is built from that has programs in a directory of its own, where it looks first."""
     context = tmp_path_factory.mktemp("context")
-    program = f"RUN mkdir -p {TOOLS} && cp /usr/bin/perl {TOOLS}/node"
-    lines = [f"FROM {BASE}", program, f"ENV PATH={TOOLS}:bin::$PATH", f"# {context}"]
+    program = f"RUN mkdir -p {TOOLS} /opt/real/bin && ln -s real /opt/linked && cp /usr/bin/perl {TOOLS}/node"
+    lines = [f"FROM {BASE}", program, f"ENV PATH={TOOLS}:bin::/opt/linked/bin:$PATH", f"# {context}"]
     (context / "Dockerfile").write_text("\n".join([*lines, ""]))
     yield context
     docker("image", "rm", "--force", f"infranoise/build:{content_hash(context)[:16]}")
