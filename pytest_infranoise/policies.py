@@ -54,4 +54,5 @@ def published(policies: Policies, reserve: int | None) -> dict[str, Any]:
         "retries": policies.retries,
         "memory_reserve": reserve,
         "memory_reserve_asked": policies.memory_reserve is not None,
+        "allow_host_port": list(policies.allow_host_port),
     }

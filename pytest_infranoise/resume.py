@@ -166,7 +166,7 @@ def adopted_options(option: Any, meta: Mapping[str, Any], file: SettingsFile) ->
         "resource_config": _configs(option.resource_config or (), meta, file),
         "infranoise_agent": _agents(option.infranoise_agent or (), meta, file) or None,
     }
-    defaults, policy = meta.get("defaults") or {}, meta.get("policy") or {}
+    defaults, policy, schedule = (meta.get(key) or {} for key in ("defaults", "policy", "schedule"))
     asked_reserve = policy.get("memory_reserve_asked")
     for name, value in (
         ("infranoise_samples", meta.get("samples")),
@@ -179,6 +179,10 @@ def adopted_options(option: Any, meta: Mapping[str, Any], file: SettingsFile) ->
         *((f"infranoise_{name}", policy.get(name)) for name in ("oom_child", "oom_mode", "retries")),
         ("infranoise_memory_reserve", str(policy.get("memory_reserve") or 0) if asked_reserve else None),
         ("infranoise_allow_host_port", _ports(meta)),
+        ("infranoise_order", schedule.get("order")),
+        ("infranoise_admit", schedule.get("admit")),
+        ("infranoise_host_cpus", _given(schedule.get("host_cpus"))),
+        ("infranoise_host_memory", _given(schedule.get("host_memory"))),
         ("infranoise_default_cpus", _range(defaults.get("cpus"))),
         ("infranoise_default_memory", _range(defaults.get("memory"))),
     ):
@@ -195,8 +199,13 @@ def _design(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ports(meta: Mapping[str, Any]) -> str | None:
-    allowed = (meta.get("isolation") or {}).get("allowed_host_ports") or ()
+    policy, isolation = meta.get("policy") or {}, meta.get("isolation") or {}
+    allowed = policy.get("allow_host_port", isolation.get("allowed_host_ports")) or ()
     return ",".join(map(str, allowed)) or None
+
+
+def _given(number: float | None) -> str | None:
+    return None if number is None else f"{number!r}"
 
 
 def _range(ends: Sequence[float] | None) -> str | None:
@@ -281,12 +290,15 @@ def _other_contradictions(settings: Settings, meta: Mapping[str, Any]) -> Iterat
     policies = settings.policies
     policy: Mapping[str, Any] = {"oom_child": policies.oom_child, "oom_mode": policies.oom_mode}
     policy_before = {**policy, **(meta.get("policy") or {})}
+    schedule, chosen = meta.get("schedule") or {}, settings.schedule
     for option, value, old in (
         *((f"--infranoise-{name.replace('_', '-')}", policy[name], policy_before[name]) for name in policy),
         ("--infranoise-seed", settings.seed, meta.get("seed", settings.seed)),
         ("--infranoise-pass-threshold", settings.pass_threshold, meta.get("pass_threshold", 1.0)),
         ("--infranoise-baseline", settings.baseline.name, meta.get("baseline") or settings.baseline.name),
         ("--infranoise-shard", shard, before if "shard" in meta else shard),
+        ("--infranoise-order", chosen.order, schedule.get("order", chosen.order)),
+        ("--infranoise-admit", chosen.admit, schedule.get("admit", chosen.admit)),
         ("--infranoise-default-cpus", _plain(settings.defaults.cpus), _plain(defaults.get("cpus"))),
         ("--infranoise-default-memory", _plain(settings.defaults.memory), _plain(defaults.get("memory"))),
     ):

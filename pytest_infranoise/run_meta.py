@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_infranoise.config_grammar import describe_config
 from pytest_infranoise.scheduler.order import ORDERS
+from pytest_infranoise.sessions import SCHEDULE
 
 if TYPE_CHECKING:
     from pytest_infranoise.plan import Plan
@@ -39,7 +40,7 @@ def plan_meta(run: str, plan: Plan, settings: Settings, workers: int) -> dict[st
         "samples": settings.samples,
         "seed": settings.seed,
         "order": ORDERS[settings.schedule.order],
-        "schedule": {"order": settings.schedule.order, "admit": settings.schedule.admit},
+        "schedule": {name: getattr(settings.schedule, name) for name in SCHEDULE},
         "gates": list(settings.gates),
         "pass_threshold": settings.pass_threshold,
         "workers": workers,

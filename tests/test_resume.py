@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,28 @@ def test_shards_share_the_trials_and_are_merged(pytester: pytest.Pytester, suite
     assert "seed 5" in report.stdout.str()
 
 
+@engine
+@pytest.mark.usefixtures("nothing_left")
+def test_another_share_of_the_host_is_kept_of_each_session_and_told(pytester: pytest.Pytester, suite: Path) -> None:
+    make_task(suite, "hello")
+    first = pytester.runpytest_subprocess(
+        "suite", "--infranoise-samples=1", "--infranoise-admit=ceiling", "--infranoise-host-memory=300M"
+    )
+    assert first.ret == 0
+
+    result = pytester.runpytest_subprocess(*RESUME, "--infranoise-samples=2", "--infranoise-host-memory=200M")
+
+    assert result.ret == 0
+    run = last_run(pytester)
+    sizes = [300 * 1024**2, 200 * 1024**2]
+    assert [one["capacity"]["memory"] for one in run.meta["sessions"]] == sizes
+    assert [one["schedule"]["host_memory"] for one in run.meta["sessions"]] == sizes
+    assert {entry.details["admission"]["admit"] for entry in run.records} == {"ceiling"}
+    output = " ".join(result.stdout.str().split())
+    assert "300 MiB in session 1; " in output
+    assert "200 MiB in session 2" in output
+
+
 # Runs made up: what is refused, and what is left to do
 
 
@@ -295,6 +318,11 @@ RAM = parse_configs(["ram:memory=1x..2x"])[0]
             {"policy": {"oom_child": "infra", "oom_mode": "single", "retries": 0}},
             ["--infranoise-oom-child is fail and was infra *", "--infranoise-oom-mode is group and was single *"],
         ),
+        (
+            ["--infranoise-order", "shuffled", "--infranoise-admit", "floor"],
+            {"schedule": {"order": "blocks", "admit": "ceiling"}},
+            ["--infranoise-order is shuffled and was blocks *", "--infranoise-admit is floor and was ceiling *"],
+        ),
         (["--infranoise-samples", "1"], {}, ["--infranoise-samples is 1 and was 2; samples can only be added"]),
         (["--infranoise-shard", "1/2"], {}, ["--infranoise-shard is 1/2 and was not given when the run began"]),
         (
@@ -351,7 +379,10 @@ def test_what_contradicts_the_run_is_one_error_with_both_values(
 
 
 def test_what_the_user_does_not_say_is_the_run_s(pytester: pytest.Pytester, hello: Path) -> None:
-    (hello / "infranoise.toml").write_text("agent = 'nop'\nsamples = 1\nseed = 3\n", "utf-8")
+    (hello / "infranoise.toml").write_text(
+        "agent = 'nop'\nsamples = 1\nseed = 3\norder = 'packed'\nadmit = 'floor'\n", "utf-8"
+    )
+    pytester.makeini("[pytest]\ninfranoise_host_cpus = 1\ninfranoise_host_memory = 1G\n")
     configs = [describe_config(config) for config in parse_configs(["1x", "own:memory=1x..7x,time=2x"])]
     policy = {
         "oom_child": "fail",
@@ -359,8 +390,11 @@ def test_what_the_user_does_not_say_is_the_run_s(pytester: pytest.Pytester, hell
         "retries": 2,
         "memory_reserve": 123456789,
         "memory_reserve_asked": True,
+        "allow_host_port": [3128],
     }
-    make_run(pytester, recorded=0, configs=configs, policy=policy)
+    schedule = {"order": "blocks", "admit": "ceiling", "host_cpus": 1.5, "host_memory": 987654321}
+    # Its last session had no trial with a network left.
+    make_run(pytester, recorded=0, configs=configs, policy=policy, schedule=schedule, isolation={"network": False})
     pytester.makeconftest(
         """
         from pytest_infranoise.collect import SETTINGS
@@ -370,12 +404,33 @@ def test_what_the_user_does_not_say_is_the_run_s(pytester: pytest.Pytester, hell
             print("SETTINGS", [one.name for one in found.configs], found.configs[1].time, found.samples, found.seed,
                   [one.name for one in found.agents], found.policies.oom_child, found.policies.oom_mode,
                   found.policies.retries, found.policies.memory_reserve)
+            print("SCHEDULE", found.schedule.order, found.schedule.admit, found.schedule.host_cpus,
+                  found.schedule.host_memory, found.policies.allow_host_port)
         """
     )
 
     result = pytester.runpytest_subprocess(*RESUME, "--co", "-s", "--resource-config", "3x", "-q")
 
     assert "SETTINGS ['1x', 'own', '3x'] 2.0 2 7 ['oracle'] fail group 2 123456789" in result.stdout.str()
+    assert "SCHEDULE blocks ceiling 1.5 987654321 (3128,)" in result.stdout.str()
+
+    # How much of the host is there for it may change; who runs beside whom may not.
+    other = ["--infranoise-host-cpus", "2", "--infranoise-host-memory", "2G", "--infranoise-allow-host-port", "80"]
+    typed = pytester.runpytest_subprocess(*RESUME, "--co", "-s", "-q", *other)
+
+    assert f"SCHEDULE blocks ceiling 2.0 {2 * 1024**3} (80,)" in typed.stdout.str()
+
+
+def test_a_run_that_does_not_say_how_it_was_scheduled_can_be_resumed_in_any_way(
+    pytester: pytest.Pytester, hello: Path
+) -> None:
+    make_run(pytester, recorded=0)
+
+    result = pytester.runpytest_subprocess(
+        *RESUME, "--co", "--infranoise-order=packed", "--infranoise-admit=ceiling"
+    )
+
+    assert result.ret == 0
 
 
 def test_rerunning_infra_errors_needs_a_run(pytester: pytest.Pytester) -> None:
@@ -444,3 +499,76 @@ def test_a_run_keeps_what_it_was_begun_with(pytester: pytest.Pytester) -> None:
     assert [one["name"] for one in meta["configs"]] == ["1x", "uncapped", "3x"]
     assert meta["tasks"]["collected"] == ["hello", "other"]
     assert meta["run_notes"] == ["run in 2 sessions", "1 trial added to the plan later, when results could be seen"]
+
+
+GIB = 1024**3
+HOW: Mapping[str, Any] = {
+    "schedule": {"order": "shuffled", "admit": "floor", "host_cpus": None, "host_memory": None, "remark": None},
+    "capacity": {"cpus": 4.0, "memory": 8 * GIB},
+    "policy": {"retries": 0, "memory_reserve": 400 * 1024**2, "allow_host_port": []},
+    "host": {"name": "here", "boot": "b"},
+    "engine": {"id": "one", "version": "29"},
+}
+
+
+def resumed_with(pytester: pytest.Pytester, first: Mapping[str, Any], *later: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what run.json says of a run that was begun and resumed in these ways."""
+    from pytest_infranoise.sessions import continued
+    from pytest_infranoise.sessions import entry
+
+    run_dir = make_run(pytester, recorded=2, **first)
+    for facts in later:
+        run = read_run(run_dir)
+        mine = meta_of(run.planned, task_hashes={}, created="later", preflight=None, images={}, **facts)
+        write_meta(run_dir, continued(run, mine, entry(mine, trials=1, again=0)))
+    return dict(read_run(run_dir).meta)
+
+
+@pytest.mark.parametrize(
+    ("key", "changed", "note"),
+    [
+        ("schedule", {"order": "blocks"}, "the order of trials: shuffled in sessions 1 and 3; blocks in session 2"),
+        ("schedule", {"admit": "ceiling"}, "what is reserved for a trial: floor in sessions 1 and 3; ceiling in *"),
+        (
+            "capacity",
+            {"memory": 3 * GIB},
+            "what floors are shared out of: 4 CPUs and 8 GiB in sessions 1 and 3; 4 CPUs and 3 GiB in session 2",
+        ),
+        ("capacity", {"cpus": 1.5}, "what floors are shared out of: 4 *; 1.5 CPUs and 8 GiB in session 2"),
+        ("policy", {"retries": 2}, "retries of infra-errors: 0 in sessions 1 and 3; 2 in session 2"),
+        (
+            "policy",
+            {"memory_reserve": 0},
+            "the host's memory reserve: 400 MiB in sessions 1 and 3; none in session 2",
+        ),
+        ("policy", {"allow_host_port": [80, 3128]}, "ports of *: none in sessions 1 and 3; 80, 3128 in session 2"),
+        ("host", {"name": "there"}, "their machine: here in sessions 1 and 3; there in session 2"),
+        ("engine", {"id": "two"}, "their engine: one in sessions 1 and 3; two in session 2"),
+    ],
+)
+def test_what_may_differ_between_sessions_is_kept_of_each_and_told(
+    pytester: pytest.Pytester, key: str, changed: Mapping[str, Any], note: str
+) -> None:
+    meta = resumed_with(pytester, HOW, {**HOW, key: {**HOW[key], **changed}}, HOW)
+
+    count, *others = meta["run_notes"]
+    assert count == "run in 3 sessions"
+    assert [fnmatch(line, f"sessions differ in {note}") for line in others] == [True]
+    kept = [{name: one[key].get(name) for name in changed} for one in meta["sessions"]]
+    was = {name: HOW[key].get(name) for name in changed}
+    assert kept == [was, dict(changed), was]
+
+
+def test_sessions_that_are_alike_or_do_not_say_are_not_told_to_differ(pytester: pytest.Pytester) -> None:
+    # Another boot, some of whose memory is the kernel's.
+    rebooted = {"capacity": {"cpus": 4.0, "memory": 8 * GIB - 4096}, "host": {"name": "here", "boot": "c"}}
+
+    assert resumed_with(pytester, HOW, {**HOW, **rebooted}, {})["run_notes"] == ["run in 3 sessions"]
+
+
+def test_a_session_without_networks_leaves_what_the_others_could_reach(pytester: pytest.Pytester) -> None:
+    reached = {"network": True, "host_ports": "reachable", "why": "no rules"}
+
+    meta = resumed_with(pytester, {"isolation": reached}, {"isolation": {"network": False}})
+
+    assert meta["isolation"] == reached
