@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
 
+from pytest_infranoise.sessions import SCHEDULE
 from pytest_infranoise.sessions import notes
 from pytest_infranoise.units import plural
 
@@ -41,6 +42,9 @@ def merged_meta(parts: Sequence[Part], run_id: str, now: str) -> dict[str, Any]:
         "agents": _union(metas, "agents"),
         "samples": 1 + max((key[-1] for key in planned), default=-1),
         "seed": _common([meta.get("seed") for meta in metas]),
+        **{key: _common([meta.get(key) for meta in metas]) for key in ("order", "capacity")},
+        "enforcement": "; ".join(dict.fromkeys(meta["enforcement"] for meta in metas if meta.get("enforcement"))),
+        "schedule": _schedule(metas),
         "shard": None,
         "workers": max((int(meta.get("workers") or 0) for meta in metas), default=0),
         "images": {name: image for meta in metas for name, image in (meta.get("images") or {}).items()},
@@ -64,6 +68,12 @@ def _selected(meta: Mapping[str, Any]) -> bool:
 
 def _common(values: Sequence[Any]) -> Any:
     return values[0] if all(value == values[0] for value in values) else None
+
+
+def _schedule(metas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the runs have in common; when trials started was measured in each run by itself."""
+    schedules = [meta.get("schedule") or {} for meta in metas]
+    return {name: _common([schedule.get(name) for schedule in schedules]) for name in SCHEDULE}
 
 
 def _union(metas: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
@@ -129,6 +139,7 @@ def _entries(part: Part) -> Iterator[dict[str, Any]]:
         "recorded": len(run.records),
         "compared": _compared(run),
         "damaged": run.damaged,
+        "schedule": {name: (run.meta.get("schedule") or {}).get(name) for name in (*SCHEDULE, "remark")},
         **{key: run.meta.get(key) for key in keys},
     }
 
@@ -158,6 +169,7 @@ def _notes(parts: Sequence[Part], set_aside: Mapping[str, int]) -> Iterator[str]
         yield f"made on hosts that differ: {'; '.join(sorted(sizes))}"
     elif len(hosts) > 1:
         yield f"made on {plural(len(hosts), 'host')} of one size"
+    yield from _scheduled(entries)
     damaged = sum(int(entry.get("damaged") or 0) for entry in entries)
     if damaged:
         yield f"{plural(damaged, 'journal line')} of the merged runs could not be read"
@@ -170,6 +182,18 @@ def _notes(parts: Sequence[Part], set_aside: Mapping[str, int]) -> Iterator[str]
             f"{plural(sum(set_aside.values()), 'record')} of an older version of the task set aside and counted "
             f"nowhere: {shown}; their trials are missing until the older runs are resumed and merged again"
         )
+
+
+def _scheduled(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield in what way it was decided differently who ran when, and beside whom."""
+    schedules = [(entry["run"], entry.get("schedule") or {}) for entry in entries]
+    for name, words in (("admit", "were admitted by"), ("order", "had the order")):
+        found = list(dict.fromkeys(schedule[name] for _, schedule in schedules if schedule.get(name)))
+        if len(found) > 1:
+            yield f"trials of the merged runs {words} {' and '.join(found)}, each run's by its own"
+    for run, schedule in schedules:
+        if schedule.get("remark"):
+            yield f"{run}: order: {schedule['remark']}"
 
 
 def _size(engine: Mapping[str, Any]) -> str:

@@ -256,6 +256,42 @@ def test_retries_unfinished_attempts_and_what_was_cut_short_come_along(tmp_path:
     assert run.meta["finished"] is None
 
 
+@pytest.mark.parametrize(
+    ("differing", "note"),
+    [
+        (
+            {"admit": "ceiling"},
+            "trials of the merged runs were admitted by floor and ceiling, each run's by its own",
+        ),
+        ({"order": "blocks"}, "trials of the merged runs had the order shuffled and blocks, each run's by its own"),
+        ({"remark": "large floors went first"}, "p1: order: large floors went first"),
+        ({}, None),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
+def test_who_ran_beside_whom_is_nobody_s_alone(
+    tmp_path: Path, differing: dict[str, str], note: str | None, nested: bool
+) -> None:
+    alike = {"order": "shuffled", "admit": "floor", "correlation": {"memory": 0.1, "cpus": None}}
+    schedules = [alike, {**alike, **differing}, alike][: 3 if nested else 2]
+    parts = [
+        write_part(tmp_path, f"p{number}", WHOLE[:2], [], schedule=schedule, enforcement=f"Docker {number % 2}")
+        for number, schedule in enumerate(schedules)
+    ]
+    if nested:
+        merge(parts[:2], tmp_path / "inner", "inner", NOW)
+        parts = [tmp_path / "inner", parts[2]]
+
+    meta = merged(tmp_path, *parts).meta
+
+    assert [line for line in meta["run_notes"] if "order" in line or "admitted" in line] == ([note] if note else [])
+    for name in ("order", "admit"):
+        assert meta["schedule"][name] == (None if name in differing else alike[name])
+    # When trials started is what one run measured, and not another.
+    assert meta["schedule"].keys() == {"order", "admit", "host_cpus", "host_memory"}
+    assert "Docker 0; Docker 1" in meta["enforcement"]
+
+
 class TestCommand:
     def test_a_merged_run_can_be_reported_and_is_the_newest(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
