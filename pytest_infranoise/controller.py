@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from pytest_infranoise.scheduler.budget import Need
 
 WORKER_LABEL = "infranoise.worker"
+# How long the ledger may take to show that those are gone of whom the run's own locks say so.
+_ALONE_SECONDS = 2.0
 
 
 class Controller:
@@ -135,6 +137,7 @@ class Controller:
         from pytest_infranoise.config_notes import Host
         from pytest_infranoise.config_notes import config_notes
         from pytest_infranoise.host import Ledger
+        from pytest_infranoise.host import RunAlive
         from pytest_infranoise.run_meta import plan_meta
         from pytest_infranoise.sandboxes.docker import DockerBackend
         from pytest_infranoise.units import plural
@@ -145,7 +148,7 @@ class Controller:
             self._hold_run()
             # First, so that `infranoise clean` sees a living run before it has any image.
             self._ledger = ledger = Ledger(prepare.engine_of(self._backend).id)
-            self._owner = ledger.register(self.run, self.process_name("controller"))
+            self._owner = ledger.register_first(self.run, self.process_name("controller"), _ALONE_SECONDS)
             prepared = prepare.prepare(plan, self._backend, say, self.settings.schedule)
             self._owner.hold_images(prepared.images.values())
             self._check_engine(prepared)
@@ -155,6 +158,11 @@ class Controller:
             isolation = prepare.isolation(plan, self._backend, ledger.place)
         except prepare.PreparationError as error:
             raise pytest.UsageError(str(error)) from None
+        except RunAlive:
+            raise pytest.UsageError(
+                f"--infranoise-resume: another session is at work on run {self.run}, in another directory than "
+                f"{self.run_dir}: one of the two is a copy; wait for its end, or end it"
+            ) from None
         except OSError as error:
             raise pytest.UsageError(
                 f"cannot keep the run's files: {error}; make room, or give --infranoise-run-dir (for the ledger of "
@@ -319,22 +327,14 @@ class Controller:
 
     def worker_died(self, worker: str) -> None:
         """Remove what a dead worker left on the engine."""
-        self._remove({"infranoise.run": self.run, WORKER_LABEL: worker})
+        self._remove({WORKER_LABEL: worker})
 
-    def _remove(self, labels: Mapping[str, str]) -> None:
-        """Remove containers and networks; an engine that is gone is told in the summary and stops nothing."""
-        from pytest_infranoise.sandboxes.protocol import SandboxError
+    def _remove(self, labels: Mapping[str, str] | None = None) -> None:
+        """Remove the run's containers and networks; an engine that is gone stops nothing, and is told."""
+        from pytest_infranoise.removal import remove
 
-        if self._backend is None:
-            return
-        self._leftovers = ""
-        try:
-            self._backend.remove_labelled(labels)
-        except SandboxError as error:
-            self._leftovers = (
-                f"could not clean up on the engine ({error.text}); what is left there carries the label "
-                f"infranoise.run={self.run}, and the next run removes it"
-            )
+        if self._backend is not None:
+            self._leftovers = remove(self._backend, self.run, labels)
 
     def has(self, nodeid: str) -> bool:
         """Whether an item is a trial of this session."""
@@ -385,11 +385,14 @@ class Controller:
                 return self._finish_idle(status, read_run(self.run_dir))
             self._drop_empty_run_dir()
             return status
-        if not self._meta:  # preparation failed: there is no run to speak of
+        if not self._meta:  # preparation failed or was broken off: there is no run to speak of
+            if self._owner is not None:  # else what is there is another session's
+                self._remove()
             self._close()
             self._drop_empty_run_dir()
+            self._render = lambda width: [self._leftovers] if self._leftovers else []
             return status
-        self._remove({"infranoise.run": self.run})
+        self._remove()
         self._close()
         self._meta["finished"] = now = datetime.now(UTC).isoformat(timespec="seconds")
         self._meta["sessions"][-1]["finished"] = now
@@ -459,7 +462,7 @@ class Controller:
             file.unlink()
         if self._resumed is None:
             self.let_go()
-            for file in self.run_dir.glob("*.lock"):
+            for file in (*self.run_dir.glob("*.lock"), *self.run_dir.glob("prepared.json")):
                 file.unlink()
         with contextlib.suppress(OSError):
             self.run_dir.rmdir()

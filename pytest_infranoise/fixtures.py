@@ -193,12 +193,13 @@ class TrialProcess:
 
     def close(self) -> None:
         """Let go of the engine, the ledger and the run."""
-        if self._lock is not None:
-            self._lock.release()
         if self._owner is not None:
             self._owner.close()
         if self._backend is not None:
             self._backend.close()
+        # Last: whoever goes on with the run takes this for the end of all that was held.
+        if self._lock is not None:
+            self._lock.release()
 
 
 @pytest.fixture(scope="session")

@@ -100,6 +100,10 @@ def _shared_directory(path: Path) -> None:
     path.chmod(0o777)
 
 
+class RunAlive(Exception):
+    """A process that lives owns the run already."""
+
+
 class Ledger:
     """The floors in use on one engine, shared by every process of every session on this host."""
 
@@ -127,8 +131,31 @@ class Ledger:
     def register(self, run: str, process: str) -> Owner:
         """Return the owner that a process is from now on, until it closes it or ends."""
         with self._transaction:
-            lock = FileLock(self.owners / f"{run}--{process}.lock", mode=0o666)
-            lock.acquire(timeout=0)
+            return self._register(run, process)
+
+    def register_first(self, run: str, process: str, seconds: float = 0.0) -> Owner:
+        """Return the owner that a process is from now on: the first of its run.
+
+        Args:
+            run: the run.
+            process: the process.
+            seconds: how long to wait for owners that are about to end.
+
+        Raises:
+            RunAlive: another process still owns the run.
+        """
+        give_up = time.monotonic() + seconds
+        while True:
+            with self._transaction:
+                if run not in {_run_of(name) for name in self._living()}:
+                    return self._register(run, process)
+            if time.monotonic() >= give_up:
+                raise RunAlive(run)
+            time.sleep(_POLL_SECONDS)
+
+    def _register(self, run: str, process: str) -> Owner:
+        lock = FileLock(self.owners / f"{run}--{process}.lock", mode=0o666)
+        lock.acquire(timeout=0)
         return Owner(self, lock, self.owners / f"{run}--{process}.json", run)
 
     def living_runs(self) -> set[str]:

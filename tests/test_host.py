@@ -13,6 +13,7 @@ import pytest
 
 from pytest_infranoise.host import Capacity
 from pytest_infranoise.host import Ledger
+from pytest_infranoise.host import RunAlive
 from pytest_infranoise.host import capacity
 from pytest_infranoise.host_limits import Limits
 from pytest_infranoise.model import Allocation
@@ -73,6 +74,28 @@ def test_floors_are_held_while_the_context_lasts(ledger: Ledger) -> None:
     assert not waiting.is_alive()
     first.close()
     second.close()
+
+
+def test_only_one_is_the_first_of_a_run(ledger: Ledger) -> None:
+    first = ledger.register_first("run", "controller")
+    another = ledger.register_first("another", "controller")
+    for process in ("controller", "controller-s2"):
+        with pytest.raises(RunAlive):
+            ledger.register_first("run", process)
+    worker = ledger.register("run", "gw0")
+    first.close()
+    with pytest.raises(RunAlive):
+        ledger.register_first("run", "controller-s2")
+
+    # Whoever is about to end is waited for.
+    ending = threading.Timer(0.3, worker.close)
+    ending.start()
+    second = ledger.register_first("run", "controller-s2", 60)
+
+    ending.join()
+    assert ledger.living_runs() == {"run", "another"}
+    for owner in (second, another):
+        owner.close()
 
 
 def test_cpu_floors_may_fill_the_host_and_no_more(ledger: Ledger) -> None:

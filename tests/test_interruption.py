@@ -9,12 +9,15 @@ import sys
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import docker
 import pytest
 
 from pytest_infranoise.journal import find_run
 from pytest_infranoise.journal import read_run
+from pytest_infranoise.sandboxes.docker import DockerBackend
 from tests.sessions import check_nothing_left
 from tests.sessions import last_run
 from tests.suite import make_task
@@ -206,3 +209,72 @@ def test_an_interrupted_preflight_leaves_no_container(pytester: pytest.Pytester,
     assert session.wait() == pytest.ExitCode.INTERRUPTED
     assert docker_containers(run) == []
     assert "INTERNALERROR" not in output_of(pytester)
+
+
+BETWEEN = """
+from contextlib import closing
+from pathlib import Path
+
+import pytest_infranoise.config_notes
+from pytest_infranoise.sandboxes.docker import DockerBackend
+
+def interrupted(*arguments):
+    (run,) = Path(".infranoise/runs").iterdir()
+    with closing(DockerBackend("test")) as backend:
+        Path("made").write_text(f"{run.name} {len(backend.labelled(f'infranoise.run={run.name}'))}")
+    raise KeyboardInterrupt
+
+pytest_infranoise.config_notes.config_notes = interrupted
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["plain", "n1"])
+def test_interrupted_before_the_run_is_written_down_nothing_of_it_stays(
+    pytester: pytest.Pytester, suite: Path, workers: list[str]
+) -> None:
+    make_task(suite, "connected", network=True)
+    pytester.makeconftest(BETWEEN)
+
+    result = pytester.runpytest_subprocess("suite", *workers)
+
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    run, made = (pytester.path / "made").read_text("utf-8").split()
+    assert made == "1"  # the run's network
+    with closing(DockerBackend("test")) as backend:
+        assert backend.labelled(f"infranoise.run={run}") == {}
+    assert list((pytester.path / ".infranoise" / "runs").iterdir()) == []
+
+
+# Somebody else's container in the run's network, which therefore cannot be removed.
+OCCUPIES = """
+from pathlib import Path
+
+import docker
+
+def pytest_runtest_logfinish():
+    (run,) = Path(".infranoise/runs").iterdir()
+    client = docker.from_env()
+    client.containers.run(
+        "infranoise/base:bookworm", ["sleep", "600"], name=f"occupies-{run.name}", network=f"infranoise-{run.name}",
+        detach=True,
+    )
+    client.close()
+"""
+
+
+def test_what_cannot_be_removed_is_told(pytester: pytest.Pytester, suite: Path) -> None:
+    make_task(suite, "connected", network=True)
+    pytester.makeconftest(OCCUPIES)
+
+    result = pytester.runpytest_subprocess("suite", "-k", "connected", "--infranoise-samples=1")
+
+    (run,) = (path.name for path in pytester.path.glob(".infranoise/runs/*"))
+    client = docker.from_env()
+    client.containers.get(f"occupies-{run}").remove(force=True)
+    for network in client.networks.list(filters={"label": f"infranoise.run={run}"}):
+        network.remove()
+    client.close()
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        ["1 of this run's containers and networks could not be removed; *`infranoise clean`"]
+    )

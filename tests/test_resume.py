@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Mapping
+from contextlib import closing
 from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
@@ -28,6 +30,7 @@ from pytest_infranoise.model import TrialKey
 from pytest_infranoise.model import Verdict
 from pytest_infranoise.resume import engine_contradictions
 from pytest_infranoise.run_lock import is_running
+from pytest_infranoise.sandboxes.docker import DockerBackend
 from tests.builders import RUN
 from tests.builders import meta_of
 from tests.builders import record
@@ -56,6 +59,31 @@ def suite(pytester: pytest.Pytester) -> Path:
 @pytest.fixture(autouse=True)
 def own_ledger(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFRANOISE_STATE_DIR", str(pytester.path / "state"))
+
+
+# The second trial stays where it is, in the agent phase, until it may go on.
+WAITS = """
+import time
+from pathlib import Path
+
+from pytest_infranoise.agents.builtin import OracleAgent
+
+run, trials = OracleAgent.run, []
+
+def waits(self, *arguments, **named):
+    trials.append(1)
+    while len(trials) == 2 and not Path({go!r}).exists():
+        time.sleep(0.02)
+    return run(self, *arguments, **named)
+
+OracleAgent.run = waits
+"""
+
+
+def labelled(run: str) -> list[str]:
+    """Return what is on the engine of a run."""
+    with closing(DockerBackend("test")) as backend:
+        return list(backend.labelled(f"infranoise.run={run}"))
 
 
 @pytest.fixture
@@ -143,6 +171,37 @@ def test_only_one_session_is_at_work_on_a_run(pytester: pytest.Pytester, suite: 
     assert session.wait() == 0
     check_accounts(last_run(pytester), 4)
     assert last_run(pytester).meta["sessions"][0]["finished"]
+
+
+@engine
+@pytest.mark.usefixtures("nothing_left")
+def test_a_copy_of_a_run_is_not_resumed_while_the_original_is_alive(pytester: pytest.Pytester, suite: Path) -> None:
+    go = pytester.path / "go"
+    pytester.makeconftest(WAITS.format(go=str(go)))
+    make_task(suite, "hello", network=True, timeouts={"agent": 600})
+    session = start_session(pytester, "suite", "--infranoise-samples", "2")
+    wait_for_trial(pytester, session, "main")
+    original = last_run(pytester).path
+    held = len(labelled(original.name))
+    shutil.copytree(original, pytester.path / "copy")
+
+    result = pytester.runpytest_subprocess("suite", "--infranoise-resume", "copy")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        [f"ERROR: --infranoise-resume: another session is at work on run {original.name}, *"]
+    )
+    # A container and a network, and both still there.
+    assert len(labelled(original.name)) == held >= 2
+    go.touch()
+    assert session.wait() == 0
+    check_accounts(read_run(original), 4)
+    assert {entry.verdict for entry in read_run(original).records} == {Verdict.PASS}
+
+    resumed = pytester.runpytest_subprocess("suite", "--infranoise-resume", "copy")
+
+    assert resumed.ret == 0
+    check_accounts(read_run(pytester.path / "copy"), 4)
 
 
 @engine
