@@ -22,6 +22,7 @@ import pytest
 from pytest_infranoise.exit_status import exit_status
 from pytest_infranoise.journal import Journal
 from pytest_infranoise.journal import Run
+from pytest_infranoise.journal import ending_file
 from pytest_infranoise.journal import new_run_id
 from pytest_infranoise.journal import read_journal
 from pytest_infranoise.journal import read_run
@@ -305,6 +306,11 @@ class Controller:
         if self._ledger is None:
             return NOTHING, False
         return self._ledger.outside(self.run)
+
+    def end_waiting(self, reason: str) -> None:
+        """Have trials give up that wait for their floor, for however long; what runs goes on to its end."""
+        with contextlib.suppress(OSError):  # then they wait
+            ending_file(self.run_dir).write_text(reason, "utf-8")
 
     @property
     def records(self) -> tuple[Record, ...]:

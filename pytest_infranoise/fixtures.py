@@ -22,6 +22,7 @@ from pytest_infranoise.collect import SETTINGS
 from pytest_infranoise.collect import SPEC
 from pytest_infranoise.collect import TrialSpec
 from pytest_infranoise.journal import artifacts_dir
+from pytest_infranoise.journal import ending_file
 from pytest_infranoise.journal import file_name
 from pytest_infranoise.journal import shown
 from pytest_infranoise.journal import stop_file
@@ -118,7 +119,7 @@ class TrialProcess:
         """Return why no trial of this task may start any more; None when it may."""
         if self._stopped is not None:
             return self._stopped
-        for mark in (stop_file(self.run_dir), self._quarantine(task)):
+        for mark in (stop_file(self.run_dir), ending_file(self.run_dir), self._quarantine(task)):
             with contextlib.suppress(FileNotFoundError):
                 return mark.read_text("utf-8")
         return None

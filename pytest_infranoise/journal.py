@@ -151,6 +151,14 @@ def stop_file(run_dir: Path) -> Path:
     return run_dir / "stopped"
 
 
+def ending_file(run_dir: Path) -> Path:
+    """Return the file that a session's controller leaves when nothing is to start any more; it says why.
+
+    Unlike with ``stop_file``, it was the user or pytest that ended the session, and nothing is wrong with the run.
+    """
+    return run_dir / "ending"
+
+
 def shown(path: Path) -> Path:
     """Return a path as the user would type it: relative to the working directory where it is below that."""
     here = Path.cwd()

@@ -30,6 +30,7 @@ from pytest_infranoise.config_identity import same_config
 from pytest_infranoise.journal import RUN_SCHEMA
 from pytest_infranoise.journal import Run
 from pytest_infranoise.journal import RunNotFound
+from pytest_infranoise.journal import ending_file
 from pytest_infranoise.journal import file_name
 from pytest_infranoise.journal import find_run
 from pytest_infranoise.journal import read_run
@@ -145,7 +146,7 @@ def clear_marks(path: Path, quarantined: Iterable[str]) -> None:
         path: the run's directory.
         quarantined: tasks that stay in quarantine.
     """
-    for mark in (stop_file(path), recent_ends(path)):
+    for mark in (stop_file(path), ending_file(path), recent_ends(path)):
         mark.unlink(missing_ok=True)
     kept = {file_name(task) for task in quarantined}
     for mark in (path / "quarantine").glob("*"):

@@ -244,6 +244,7 @@ class ControllerPlugin:
         view = live.register(self.config, controller.runnable, schedule.heartbeat, self.scheduler.wake)
         if view is not None:
             self.scheduler.pulse = view.pulse
+        self.scheduler.ends = controller.end_waiting
         return self.scheduler
 
     @pytest.hookimpl(optionalhook=True)
@@ -322,6 +323,15 @@ class ControllerPlugin:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Notice what the exit status depends on."""
         self.controller.saw_report(report)
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Let no worker wait for a floor any more when the session ends at a failure.
+
+        xdist counts a report only after everybody has heard of it, and this is the next that comes from a worker.
+        """
+        reason = getattr(self.config.pluginmanager.getplugin("dsession"), "shouldstop", None)
+        if reason and self.controller.begun:
+            self.controller.end_waiting(str(reason))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Notice what the exit status depends on."""

@@ -319,6 +319,53 @@ def test_a_trial_that_waits_for_its_floor_when_the_run_is_stopped_does_not_start
     assert "not an estimate: the run was stopped: enough" in text
 
 
+# Fails as soon as a worker waits for a floor.
+FAILS_LATE = """
+import os
+import time
+from pathlib import Path
+
+def test_fails():
+    owners = Path(os.environ["INFRANOISE_STATE_DIR"])
+    while not list(owners.glob("*/owners/*--gw*.json")):
+        time.sleep(0.02)
+    assert False
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("kind", ["task", "function"])
+def test_a_trial_that_waits_for_its_floor_when_the_session_ends_at_a_failure_does_not_start(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("INFRANOISE_STATE_DIR", str(pytester.path / "state"))
+    if kind == "task":
+        make_task(suite, "job")
+    else:
+        (suite / "test_job.py").write_text(FUNCTION, "utf-8")
+    pytester.makepyfile(test_late=FAILS_LATE)
+    with closing(DockerBackend("test")) as backend:
+        engine = backend.info()
+    ledger, limit = Ledger(engine.id), capacity(engine)
+    with (
+        closing(ledger.register("other", "main")) as other,
+        other.reserve(Allocation(0.1, None, limit.memory, None), limit),
+    ):
+        result = pytester.runpytest_subprocess(
+            "test_late.py", "suite", "--resource-config=1x", "--infranoise-samples=2", "-x", "-n2", timeout=300
+        )
+
+    run = last_run(pytester)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert run.records == ()
+    assert len(run.missing) == 2
+    assert run.meta["cut_short"] == "stopping after 1 failures"
+    result.stdout.fnmatch_lines(["not an estimate: stopping after 1 failures"])
+
+    # What ended that session is nothing to the next one.
+    assert pytester.runpytest_subprocess("suite", "--infranoise-resume=last", "-n2").ret == 0
+
+
 class _Busy(BaseHTTPRequestHandler):
     """A registry that has had enough."""
 

@@ -105,6 +105,8 @@ class TrialScheduling:
         self._looking = False
         # What to do whenever somebody has asked to be woken.
         self.pulse: Callable[[], None] = lambda: None
+        # Who is told, and why, when nothing is to start any more.
+        self.ends: Callable[[str], None] = lambda reason: None
 
     @property
     def nodes(self) -> list[Worker]:
@@ -218,6 +220,7 @@ class TrialScheduling:
         """Start nothing any more; what runs goes on to its end, and then the session ends."""
         if self.drained is None:
             self.drained = reason
+            self.ends(reason)
         if self._line is not None:
             self._line.clear()
 

@@ -163,10 +163,13 @@ def test_draining_lets_what_runs_end_and_starts_nothing() -> None:
     made_of, nodes, _ = made([100] * 9, 2)
     scheduler: Any = made_of
 
+    told: list[str] = []
+    scheduler.ends = told.append
     scheduler.drain("the disk is full")
     scheduler.drain("and something else")
 
     assert scheduler.drained == "the disk is full"
+    assert told == ["the disk is full"]
     assert not scheduler.tests_finished
     scheduler.mark_test_complete(nodes[0], 0)
     scheduler.mark_test_pending(ids(9)[0])
