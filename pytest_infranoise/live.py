@@ -6,6 +6,7 @@ so that nothing of it stays. Where there is no terminal, as in CI, a heartbeat s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -136,7 +137,8 @@ def register(
         config: pytest's.
         trials: the node ids of all trials.
         heartbeat: the minutes between lines where there is no terminal; 0 for none.
-        wake: has ``LiveView.pulse`` called soon by whoever prints; None where nothing can.
+        wake: has ``LiveView.pulse`` called soon by whoever prints; None where nothing can, because the process that
+            prints runs the trials itself.
     """
     reporter: Any = config.pluginmanager.getplugin("terminalreporter")
     option = config.option
@@ -154,6 +156,8 @@ def register(
     config.pluginmanager.register(view, NAME)
     if wake is not None:
         view.start(wake)
+    else:
+        view.start_aside()
     return view
 
 
@@ -170,6 +174,12 @@ class LiveView:
         self._due = time.monotonic() + (heartbeat or 0.0)
         self._drawn = False
         self._over = threading.Event()
+        # Where a thread of its own prints while a trial runs, and who may print: pytest has the turn unless it runs
+        # a trial.
+        self._aside: threading.Thread | None = None
+        self._output = -1
+        self._turn = threading.Lock()
+        self._mine = False
 
     def start(self, wake: Callable[[], None]) -> None:
         """Have the line drawn again every second; by the thread that prints, never by another."""
@@ -180,6 +190,39 @@ class LiveView:
                 wake()
 
         threading.Thread(target=run, daemon=True, name=NAME).start()
+
+    def start_aside(self) -> None:
+        """Have the heart beat while this process is busy with a trial, past all that captures its output."""
+        if self._heartbeat is None:
+            return
+        try:
+            # Now, because while a test runs another file may be under its number.
+            self._output = os.dup(self._writer._file.fileno())
+        except (AttributeError, OSError, ValueError):  # pytest prints to no file: beats between trials have to do
+            return
+        self._take()
+        seconds, every = min(_PULSE_SECONDS * 5, self._heartbeat), self._heartbeat
+
+        def run() -> None:
+            while not self._over.wait(seconds):
+                with self._turn:
+                    if not self._over.is_set():
+                        self._beat_aside(every)
+
+        self._aside = threading.Thread(target=run, daemon=True, name=NAME)
+        self._aside.start()
+
+    def _take(self) -> None:
+        """Let nobody else print from now on."""
+        if not self._mine and self._output >= 0:
+            self._turn.acquire()
+            self._mine = True
+
+    def _give(self) -> None:
+        """Let the other thread print, while a trial runs."""
+        if self._mine:
+            self._mine = False
+            self._turn.release()
 
     def pulse(self) -> None:
         """Show the state of now."""
@@ -195,15 +238,32 @@ class LiveView:
             self._drawn = True
 
     def _beat(self, every: float) -> None:
-        now = time.monotonic()
-        if now < self._due:
+        if not self._is_due(every):
             return
-        self._due = now + every
         if self._writer.width_of_current_line:
             self._writer.line()
         self._reporter.currentfspath = None  # so that the next result names its file again
-        self._writer.line(f"infranoise: {render(self._tally.state(), 200)}")
+        self._writer.line(self._told())
         self._writer.flush()
+
+    def _beat_aside(self, every: float) -> None:
+        if not self._is_due(every):
+            return
+        before = "\n" if self._writer.width_of_current_line else ""
+        self._reporter.currentfspath = None
+        self._writer._current_line = ""  # which it cannot know to be over
+        with contextlib.suppress(OSError):
+            os.write(self._output, f"{before}{self._told()}\n".encode())
+
+    def _is_due(self, every: float) -> bool:
+        now = time.monotonic()
+        if now < self._due:
+            return False
+        self._due = now + every
+        return True
+
+    def _told(self) -> str:
+        return f"infranoise: {render(self._tally.state(), 200)}"
 
     def _erase(self) -> None:
         if self._drawn:
@@ -213,23 +273,28 @@ class LiveView:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_logstart(self, nodeid: str) -> Generator[None, object, object]:
         """Note what has begun."""
+        self._take()
         self._erase()
         result = yield
         self._tally.begins(nodeid)
         self.pulse()
+        self._give()
         return result
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
         """Note what came out; after a report others may still have something to print."""
+        self._take()
         self._erase()
         result = yield
         self._tally.reported(report)
+        self._give()
         return result
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> Generator[None, object, object]:
         """Note what is over."""
+        self._take()
         self._erase()
         result = yield
         self._tally.ends(nodeid)
@@ -274,3 +339,9 @@ class LiveView:
     def _end(self) -> None:
         self._over.set()
         self._erase()
+        self._give()
+        if self._aside is not None:
+            self._aside.join()
+            self._aside = None
+            os.close(self._output)
+            self._output = -1

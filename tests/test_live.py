@@ -194,6 +194,37 @@ def test_without_trials_a_terminal_sees_what_it_saw_before(pytester: pytest.Pyte
     assert "\x1b8" not in written
 
 
+FUNCTION = """
+import time
+import pytest
+
+@pytest.mark.infranoise(image="infranoise/base:bookworm", pull="never", cpus=0.5, memory="64M")
+def test_slow(infranoise_sandbox):
+    print("of the trial's own")
+    time.sleep(3)
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("task", []), ("task", ["-v"]), ("task", ["--capture=sys"]), ("task", ["-n1"]), ("function", [])],
+)
+def test_the_heart_beats_while_one_trial_runs(
+    pytester: pytest.Pytester, suite: Path, kind: str, options: list[str]
+) -> None:
+    if kind == "function":
+        (suite / "test_slow.py").write_text(FUNCTION, "utf-8")
+    arguments = ["suite", "-k", "slow and " + ("task" if kind == "task" else "test_slow"), "--infranoise-samples=1"]
+
+    output = pytester.runpytest_subprocess(*arguments, *options, "--infranoise-heartbeat=0.01").stdout.str()
+
+    assert "1 passed" in output
+    ages = re.findall(r"^infranoise: 1 running, oldest (\d+)s \(.*slow.*\); 0 pass, .* remaining$", output, re.M)
+    assert len(ages) == output.count("1 running")
+    assert len(set(ages)) > 1
+
+
 @pytest.mark.engine
 @pytest.mark.usefixtures("suite")
 @pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["plain", "n2"])
