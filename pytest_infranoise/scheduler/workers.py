@@ -35,21 +35,27 @@ def auto_workers(config: pytest.Config) -> int | None:
     """
     if config.option.numprocesses != "auto" or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
-    directories = list(
-        task_directories(Path(config.invocation_params.dir, arg.split("::")[0]) for arg in config.args)
-    )
-    if not directories:
+    places = list(task_places(Path(config.invocation_params.dir, arg.split("::")[0]) for arg in config.args))
+    if not places:
         return None
     try:
-        return _workers(config, directories)
+        return _workers(config, places)
     except Exception:
         # Whatever is wrong is told in its place, when settings are read, tasks collected and the engine asked.
         return None
 
 
-def task_directories(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield directories that look like tasks, at the paths and a few levels below; gives up on large trees."""
-    level = [path if path.is_dir() else path.parent for path in paths if path.exists()]
+def task_places(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield what looks like tasks: directories at the paths and a few levels below, and files that are given.
+
+    What lies beside a file that is given is not asked for. Gives up on large trees.
+    """
+    level: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            level.append(path)
+        elif path.is_file():
+            yield from _place_of(path)
     seen = 0
     for _ in range(_LEVELS + 1):
         below: list[Path] = []
@@ -63,6 +69,16 @@ def task_directories(paths: Iterable[Path]) -> Iterator[Path]:
             else:
                 yield directory
         level = below
+
+
+def _place_of(file: Path) -> Iterator[Path]:
+    if file.name in _NAMES:
+        yield file.parent
+    elif file.suffix == ".jsonl":
+        from pytest_infranoise.tasks.swebench import is_instances
+
+        if is_instances(file):
+            yield file
 
 
 def _look(directory: Path) -> tuple[set[str], list[Path]]:
@@ -81,7 +97,7 @@ def _look(directory: Path) -> tuple[set[str], list[Path]]:
     return names, sorted(children)
 
 
-def _workers(config: pytest.Config, directories: Sequence[Path]) -> int | None:
+def _workers(config: pytest.Config, places: Sequence[Path]) -> int | None:
     from pytest_infranoise.host import capacity
     from pytest_infranoise.host_limits import limits_around
     from pytest_infranoise.sandboxes.docker import DockerBackend
@@ -89,7 +105,7 @@ def _workers(config: pytest.Config, directories: Sequence[Path]) -> int | None:
     from pytest_infranoise.settings import read_settings
 
     settings = config.stash[SETTINGS] = read_settings(config)
-    allocations = list(_allocations(config, settings, directories))
+    allocations = list(_allocations(config, settings, places))
     if not allocations:
         return None
     with closing(DockerBackend("workers")) as backend:
@@ -100,14 +116,23 @@ def _workers(config: pytest.Config, directories: Sequence[Path]) -> int | None:
     return most_at_once(needs, limit, spare=engine.memory - limit.memory)
 
 
-def _allocations(config: pytest.Config, settings: Settings, directories: Sequence[Path]) -> Iterator[Allocation]:
+def _allocations(config: pytest.Config, settings: Settings, places: Sequence[Path]) -> Iterator[Allocation]:
     from pytest_infranoise.resource_configs import allocate
 
-    for directory in directories:
-        task = config.hook.pytest_infranoise_load_task(path=directory, config=config)
+    for task in _tasks(config, settings, places):
         if isinstance(task, Task) and task.unsupported is None:
             for resources in settings.configs:
                 yield from [allocate(task, resources)] * (settings.samples * len(settings.agents))
+
+
+def _tasks(config: pytest.Config, settings: Settings, places: Sequence[Path]) -> Iterator[object]:
+    from pytest_infranoise.tasks import swebench
+
+    for place in places:
+        if place.is_dir():
+            yield config.hook.pytest_infranoise_load_task(path=place, config=config)
+        else:
+            yield from (instance.task for instance in swebench.load(place, settings.defaults))
 
 
 def most_at_once(needs: Sequence[Need], limit: Capacity, spare: int = 0) -> int:

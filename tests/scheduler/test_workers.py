@@ -8,9 +8,12 @@ from pytest_infranoise.scheduler.budget import Capacity
 from pytest_infranoise.scheduler.budget import Need
 from pytest_infranoise.scheduler.workers import MOST_WORKERS
 from pytest_infranoise.scheduler.workers import WORKER_MEMORY
+from pytest_infranoise.scheduler.workers import auto_workers
 from pytest_infranoise.scheduler.workers import most_at_once
-from pytest_infranoise.scheduler.workers import task_directories
+from pytest_infranoise.scheduler.workers import task_places
 from tests.suite import make_task
+from tests.tasks.instances import instance
+from tests.tasks.instances import write_instances
 
 GIB = 1024**3
 SPARE = 100 * GIB
@@ -41,9 +44,34 @@ def test_tasks_are_found_where_they_usually_lie_and_nowhere_inside_tasks(tmp_pat
     make_task(tmp_path / ".hidden", "task")
     make_task(tmp_path / "a" / "b" / "c", "too-deep")
 
-    assert set(task_directories([tmp_path])) == {deep, near}
-    assert list(task_directories([near / "task.yaml"])) == [near]
-    assert list(task_directories([tmp_path / "nowhere"])) == []
+    assert set(task_places([tmp_path])) == {deep, near}
+    assert list(task_places([near / "task.yaml"])) == [near]
+    assert list(task_places([tmp_path / "nowhere"])) == []
+
+
+def test_of_a_file_only_what_it_is_itself_counts(tmp_path: Path) -> None:
+    hello = make_task(tmp_path / "bench", "hello")
+    instance = '{"instance_id": "a__b-1", "FAIL_TO_PASS": ["t"]}\n'
+    others = {"test_a.py": "", "notes.txt": "", "data.jsonl": '{"x": 1}\n', "bench/test_b.py": ""}
+    for name, text in {**others, "instances.jsonl": instance}.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    (hello / "test_c.py").touch()
+
+    assert [place for name in others for place in task_places([tmp_path / name])] == []
+    assert list(task_places([hello / "test_c.py"])) == []
+    files = [tmp_path / "test_a.py", tmp_path / "instances.jsonl", hello / "task.yaml"]
+    assert list(task_places(files)) == [tmp_path / "instances.jsonl", hello]
+
+
+@pytest.mark.engine
+def test_instances_count_like_other_tasks(pytester: pytest.Pytester) -> None:
+    write_instances(pytester.path / "swe.jsonl", instance(), instance(instance_id="acme__adder-2"))
+    resources = ["--infranoise-default-cpus=0.1", "--infranoise-default-memory=100M"]
+    limits = ["--infranoise-host-memory=250M", "--resource-config=1x", "--infranoise-samples=3"]
+
+    config = pytester.parseconfig("swe.jsonl", "-nauto", "--infranoise-agent=oracle", *resources, *limits)
+
+    assert auto_workers(config) == 2
 
 
 def test_large_trees_without_tasks_are_given_up_on(tmp_path: Path) -> None:
@@ -51,4 +79,4 @@ def test_large_trees_without_tasks_are_given_up_on(tmp_path: Path) -> None:
         (tmp_path / f"{number:04}").mkdir()
     make_task(tmp_path, "9999")
 
-    assert list(task_directories([tmp_path])) == []
+    assert list(task_places([tmp_path])) == []
