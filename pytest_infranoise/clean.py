@@ -1,7 +1,8 @@
 """Removing what dead runs left on an engine, and images that were built here; never what a living run holds.
 
 A run is alive as long as one of its processes holds its lock in the ledger. Sessions with another ledger, on
-another host or in a container of their own, hold theirs where nobody here can see them: what they made stays.
+another host or in a container of their own, hold theirs where nobody here can see them: what they made stays,
+unless somebody names the run.
 """
 
 from __future__ import annotations
@@ -68,24 +69,63 @@ def clean(
         if dry_run:
             say(f"would remove {plural(number, 'container or network')} of run {run}, which is not alive")
             continue
-        gone = remove_if_dead(backend, ledger, run)
-        if gone is None:
-            say(f"left alone: {number} of run {run}, which has been resumed")
-            continue
-        left = len(backend.labelled(f"{RUN_LABEL}={run}"))
-        whole = whole and not left
-        rest = f"; {left} cannot be removed" if left else ""
-        say(f"removed {gone - left} of {gone} of run {run}, which is not alive{rest}")
+        whole = _remove(backend, ledger, run, number, say, ", which is not alive") and whole
     for run, number in found.living.items():
         say(f"left alone: {number} of run {run}, which is alive")
     for run, host in found.elsewhere.items():
-        say(f"left alone: run {run} was started elsewhere ({host or 'it does not say where'}); clean up there")
+        say(
+            f"left alone: run {run} was started elsewhere ({host or 'it does not say where'}); clean up there, or "
+            f"with --run {run} when it is dead for certain"
+        )
     if not any((found.dead, found.living, found.elsewhere)):
         say("no container or network of a run is left")
     if images:
         say(_clean_images(backend, ledger, found, dry_run=dry_run))
     say(_disk(before, before if dry_run else backend.disk_use()))
     return whole
+
+
+def clean_run(
+    backend: DockerBackend, ledger: Ledger, say: Callable[[str], None], run: str, *, dry_run: bool
+) -> bool:
+    """Remove what one run left, wherever it was started, unless it is seen to live; whether all of it is gone.
+
+    For runs whose ledger is gone for good, or is where nobody here can see it: whoever names one answers for it
+    that it is dead.
+
+    Raises:
+        SandboxError: the engine does not answer.
+    """
+    found = backend.labelled(f"{RUN_LABEL}={run}")
+    if not found:
+        say(f"no container or network of run {run} is left")
+        return True
+    if run in ledger.living_runs():
+        say(f"left alone: {len(found)} of run {run}, which is alive")
+        return False
+    place = ledger.place
+    hosts = sorted({labels.get(HOST_LABEL, "") for labels in found.values() if not is_ours(labels, place)})
+    if hosts:
+        where = ", ".join(filter(None, hosts)) or "it does not say where"
+        say(f"run {run} was started elsewhere ({where}): whether it lives cannot be seen here, so your word counts")
+    if dry_run:
+        say(f"would remove {plural(len(found), 'container or network')} of run {run}")
+        return True
+    return _remove(backend, ledger, run, len(found), say)
+
+
+def _remove(
+    backend: DockerBackend, ledger: Ledger, run: str, number: int, say: Callable[[str], None], because: str = ""
+) -> bool:
+    """Remove what a dead run left; whether all of it is gone, or is needed again."""
+    gone = remove_if_dead(backend, ledger, run)
+    if gone is None:
+        say(f"left alone: {number} of run {run}, which has been resumed")
+        return True
+    left = len(backend.labelled(f"{RUN_LABEL}={run}"))
+    rest = f"; {left} cannot be removed" if left else ""
+    say(f"removed {gone - left} of {gone} of run {run}{because}{rest}")
+    return not left
 
 
 def _clean_images(backend: DockerBackend, ledger: Ledger, found: Leftovers, *, dry_run: bool) -> str:

@@ -158,21 +158,32 @@ def merge_command(runs: tuple[str, ...], output: str | None, run_dir: str | None
 @main.command("clean")
 @click.option("--images", is_flag=True, help="Remove images too that were built for tasks and that no run needs.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option(
+    "--run",
+    metavar="ID",
+    help="Only what this run left, also one that was started elsewhere and is dead for certain.",
+)
 @click.pass_context
-def clean_command(context: click.Context, images: bool, dry_run: bool) -> None:
+def clean_command(context: click.Context, images: bool, dry_run: bool, run: str | None) -> None:
     """Remove containers and networks that dead runs left on the engine; never a living run's, and no records.
 
     The exit status is 1 when something could not be removed.
     """
     from pytest_infranoise.clean import clean
+    from pytest_infranoise.clean import clean_run
     from pytest_infranoise.host import Ledger
     from pytest_infranoise.sandboxes.docker import DockerBackend
     from pytest_infranoise.sandboxes.protocol import SandboxError
 
+    if run is not None and images:
+        raise UserError("--run removes what one run left, and no images; give --images by itself")
     with closing(DockerBackend("clean")) as backend:
         try:
             ledger = Ledger(backend.info().id)
-            whole = clean(backend, ledger, click.echo, images=images, dry_run=dry_run)
+            if run is None:
+                whole = clean(backend, ledger, click.echo, images=images, dry_run=dry_run)
+            else:
+                whole = clean_run(backend, ledger, click.echo, run, dry_run=dry_run)
         except SandboxError as error:
             raise UserError(f"the engine does not answer: {error.text}") from None
         except OSError as error:

@@ -118,9 +118,11 @@ class Ledger:
 
     @property
     def place(self) -> str:
-        """What tells the containers of sessions that share this ledger from all others on the engine.
+        """What tells the containers of sessions that share this ledger from all others: ``HOST#TOKEN``.
 
-        A session that keeps its ledger elsewhere holds its locks where this one cannot see them.
+        The token is the ledger's. The host's name is for people: sessions in containers share a ledger, and each
+        has a name of its own. A session that keeps its ledger elsewhere holds its locks where this one cannot see
+        them.
         """
         file = self.path / "id"
         with self._transaction:

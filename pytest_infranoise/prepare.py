@@ -314,10 +314,18 @@ def remove_if_dead(backend: Backend, ledger: Ledger, run: str, *, resumed: str |
 
 
 def is_ours(labels: Mapping[str, str], place: str) -> bool:
-    """Whether a container or network was made by a session whose locks can be seen here, or by an earlier boot."""
-    host = labels.get(HOST_LABEL, "")
-    earlier_boot = labels.get(BOOT_LABEL) not in (None, "", boot_id())
-    return host == place or (earlier_boot and host.partition("#")[0] == platform.node())
+    """Whether a container or network was made by a session whose locks can be seen here, or by an earlier boot.
+
+    The ledger's token alone tells who shares it: sessions in containers do, and each has a host name of its own.
+    Locks are seen by all who share a kernel. A ledger on a network may be shared by several, so what another boot
+    made counts as this host's past only where the host name is the same.
+    """
+    node, _, token = labels.get(HOST_LABEL, "").partition("#")
+    here, _, mine = place.partition("#")
+    boot = labels.get(BOOT_LABEL) or None
+    if token == mine:
+        return node == here or (boot is not None and boot == boot_id())
+    return node == here and boot not in (None, boot_id())
 
 
 def isolation(plan: Plan, backend: DockerBackend, place: str) -> dict[str, Any]:

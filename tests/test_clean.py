@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from pytest_infranoise.host import boot_id
 from pytest_infranoise.journal import Journal
 from pytest_infranoise.journal import write_meta
 from pytest_infranoise.model import Allocation
+from pytest_infranoise.prepare import is_ours
 from pytest_infranoise.prepare import isolation
 from pytest_infranoise.prepare import sweep_dead_runs
 from pytest_infranoise.run_lock import session_lock
@@ -106,6 +108,105 @@ def test_a_dead_run_s_leftovers_go_and_a_living_run_s_stay(ledger: Ledger) -> No
     owner.close()
     clean()
     assert left() == {"elsewhere"}
+
+
+def dies_as_owner(ledger: Ledger, run: str) -> None:
+    """Have a process join the ledger and be killed."""
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from pytest_infranoise.host import Ledger\n"
+        "Ledger(sys.argv[1], Path(sys.argv[2])).register(sys.argv[3], 'controller').hold_images(['a'])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, ledger.path.name, str(ledger.path.parent), run], check=False)
+    assert (ledger.owners / f"{run}--controller.images").exists()
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("how", ["sweep", "clean"])
+def test_runners_in_containers_are_told_by_the_ledger_they_share_and_not_by_their_names(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "2f1c9a")
+    leave("dead", ledger.place)
+    leave("living", ledger.place)
+    leave("another-ledger", Ledger("engine", tmp_path / "other").place)
+    dies_as_owner(ledger, "dead")
+    monkeypatch.setattr(platform, "node", lambda: "77b0e4")
+    mine = build(tmp_path / "one", "one")
+
+    with closing(ledger.register("living", "gw0")), closing(DockerBackend("test")) as backend:
+        if how == "sweep":
+            sweep_dead_runs(backend, ledger, print)
+        else:
+            assert "left alone: 1 of run living, which is alive" in clean().stdout
+        assert left() == {"living", "another-ledger"}
+    clean()
+    assert left() == {"another-ledger"}
+    assert "all 1 kept" in clean("--images").stdout
+    clean("--run", "another-ledger")
+    clean("--images")
+    assert mine not in images()
+
+
+HERE, BEFORE = "this boot", "the boot before"
+
+
+@pytest.mark.parametrize(
+    ("host", "boot", "ours"),
+    [
+        ("here#token", HERE, True),
+        ("here#token", BEFORE, True),
+        ("here#token", None, True),
+        ("runner#token", HERE, True),
+        # A ledger on a network, or a kernel that does not say: its locks may be out of sight.
+        ("runner#token", BEFORE, False),
+        ("runner#token", None, False),
+        ("runner#token", "", False),
+        ("here#other", HERE, False),
+        ("here#other", BEFORE, True),
+        ("here#other", "", False),
+        ("runner#other", HERE, False),
+        ("runner#other", BEFORE, False),
+        ("", None, False),
+        ("#", HERE, False),
+        ("here", HERE, False),
+    ],
+)
+def test_what_is_ours(monkeypatch: pytest.MonkeyPatch, host: str, boot: str | None, ours: bool) -> None:
+    monkeypatch.setattr("pytest_infranoise.prepare.boot_id", lambda: HERE)
+    labels = {"infranoise.host": host, **({} if boot is None else {"infranoise.boot": boot})}
+
+    assert is_ours(labels, "here#token") is ours
+
+
+@pytest.mark.engine
+def test_a_named_run_goes_wherever_it_was_started_unless_it_lives(ledger: Ledger) -> None:
+    leave("gone-for-good", "another-host#1234")
+    leave("untouched", "another-host#1234")
+    leave("living", "another-host#1234")
+    leave("dead", ledger.place)
+    everything = left()
+
+    shown = clean("--run", "gone-for-good", "--dry-run")
+    assert (shown.exit_code, left()) == (0, everything)
+    assert "would remove 1 container or network of run gone-for-good" in shown.stdout
+    done = clean("--run", "gone-for-good")
+    assert (done.exit_code, left()) == (0, everything - {"gone-for-good"})
+    assert "run gone-for-good was started elsewhere (another-host#1234)" in done.stdout
+    assert "removed 1 of 1 of run gone-for-good" in done.stdout
+
+    with closing(ledger.register("living", "gw0")):
+        refused = clean("--run", "living")
+    assert (refused.exit_code, left()) == (1, everything - {"gone-for-good"})
+    assert refused.stdout == "left alone: 1 of run living, which is alive\n"
+
+    assert "elsewhere" not in clean("--run", "dead").stdout
+    assert left() == {"untouched", "living"}
+    assert clean("--run", "nosuch").stdout == "no container or network of run nosuch is left\n"
+    assert clean("--run", "untouched", "--images").exit_code == 2
+    assert left() == {"untouched", "living"}
 
 
 @pytest.mark.engine
