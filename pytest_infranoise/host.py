@@ -42,6 +42,7 @@ MEMORY_RESERVE = 0.05
 # The same for every session of a host: a TMPDIR of a job's own would hide its floors from the others.
 STATE_DIR = "/tmp/infranoise"
 _POLL_SECONDS = 0.1
+_PARTIAL = ".partial"
 
 
 def capacity(
@@ -104,6 +105,41 @@ class RunAlive(Exception):
     """A process that lives owns the run already."""
 
 
+class LedgerError(OSError):
+    """The ledger cannot be read, so nobody knows what is free; the message names the file and the remedy."""
+
+
+def _put(file: Path, text: str) -> None:
+    """Write a file whole or not at all, for every user of this host to read whatever the umask is."""
+    partial = file.with_name(f"{file.name}{_PARTIAL}")
+    partial.unlink(missing_ok=True)  # one that was killed may have left another user's
+    with partial.open("x", encoding="ascii") as opened:
+        os.fchmod(opened.fileno(), 0o666)
+        opened.write(text)
+    partial.replace(file)
+
+
+def _entry(file: Path) -> dict[str, Any] | None:
+    """Return a reservation; None when there is none.
+
+    Raises:
+        LedgerError: there is one, and it cannot be read.
+    """
+    try:
+        found = dict(json.loads(file.read_text("ascii")))
+        kinds = {"asked": float, "cpus": float, "memory": int, "granted": bool}
+        return {"memory_ceiling": None, **found, **{key: kind(found[key]) for key, kind in kinds.items()}}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not what this version writes"
+        raise LedgerError(
+            f"{file} cannot be read ({why}). It says what run {_run_of(file.stem)}, which is alive, holds of this "
+            "host, and without it nobody knows what is free. All sessions that share a ledger need one version of "
+            "pytest-infranoise, and files that all their users can read: end that run or let it end, then go on"
+        ) from None
+
+
 class Ledger:
     """The floors in use on one engine, shared by every process of every session on this host."""
 
@@ -126,9 +162,11 @@ class Ledger:
         """
         file = self.path / "id"
         with self._transaction:
-            if not file.exists():
-                file.write_text(secrets.token_hex(8), "ascii")
-            return f"{platform.node()}#{file.read_text('ascii')}"
+            token = file.read_text("ascii") if file.exists() else ""
+            if not token:
+                token = secrets.token_hex(8)
+                _put(file, token)
+        return f"{platform.node()}#{token}"
 
     def register(self, run: str, process: str) -> Owner:
         """Return the owner that a process is from now on, until it closes it or ends."""
@@ -166,12 +204,15 @@ class Ledger:
             return {_run_of(name) for name in self._living()}
 
     def outside(self, run: str) -> tuple[Need, bool]:
-        """Return what other runs hold or wait for, and whether a trial of this run waits for them."""
+        """Return what other runs hold or wait for, and whether a trial of this run waits for them.
+
+        What cannot be read is left out here: no trial is admitted beside it, and the first that asks says why.
+        """
         names = [path.stem for path in self.owners.glob("*.json")]
         if all(_run_of(name) == run for name in names):
             return NOTHING, False  # nobody else; the ordinary case, and cheap to find out
         with self._transaction:
-            reservations = self._reservations()
+            reservations, _ = self._reservations()
         others = [entry for name, entry in reservations.items() if _run_of(name) != run]
         mine = [entry for name, entry in reservations.items() if _run_of(name) == run]
         held = total(Need(entry["cpus"], entry["memory"]) for entry in others)
@@ -190,7 +231,8 @@ class Ledger:
         with self._transaction:
             living = self._living()
             for name in living:
-                with contextlib.suppress(OSError, ValueError):
+                # One that cannot be read is as good as not there yet: nobody knows, so every image stays.
+                with contextlib.suppress(OSError, ValueError, TypeError):
                     held.update(json.loads((self.owners / f"{name}.images").read_text("ascii")))
                     known.add(name.rpartition("--")[0])
         return held, {name.rpartition("--")[0] for name in living} - known
@@ -204,18 +246,30 @@ class Ledger:
             except Timeout:
                 living.append(path.stem)
                 continue
-            path.with_suffix(".json").unlink(missing_ok=True)
-            path.with_suffix(".images").unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+            self._forget(path.stem)
             lock.release()
         return living
 
-    def _reservations(self) -> dict[str, Mapping[str, Any]]:
-        reservations = {}
+    def _forget(self, name: str) -> None:
+        """Remove an owner's files, the lock last; it must be held."""
+        for suffix in (".json", ".images"):
+            for end in ("", _PARTIAL):
+                (self.owners / f"{name}{suffix}{end}").unlink(missing_ok=True)
+        (self.owners / f"{name}.lock").unlink(missing_ok=True)
+
+    def _reservations(self) -> tuple[dict[str, Mapping[str, Any]], dict[str, LedgerError]]:
+        """Return the reservations of living owners by name, and why others of theirs cannot be read."""
+        reservations: dict[str, Mapping[str, Any]] = {}
+        unreadable: dict[str, LedgerError] = {}
         for name in self._living():
-            with contextlib.suppress(OSError, ValueError):
-                reservations[name] = json.loads((self.owners / f"{name}.json").read_text("ascii"))
-        return reservations
+            try:
+                entry = _entry(self.owners / f"{name}.json")
+            except LedgerError as error:
+                unreadable[name] = error
+            else:
+                if entry is not None:
+                    reservations[name] = entry
+        return reservations, unreadable
 
 
 def _run_of(name: str) -> str:
@@ -251,6 +305,9 @@ class Owner:
         ``config`` is told to those that start beside this one. Those who wait are served in the order they came:
         nobody overtakes, so a large floor is never starved. ``still`` is called while waiting and when it is
         granted, and raises when it is not wanted any more.
+
+        Raises:
+            LedgerError: what somebody else holds cannot be read.
         """
         asked = time.time()
         try:
@@ -275,13 +332,16 @@ class Owner:
             "granted": False,
         }
         with self._ledger._transaction:
-            others = self._ledger._reservations()
-            others.pop(self._path.stem, None)
+            others, unreadable = self._ledger._reservations()
+            others.pop(self.name, None)
+            unreadable.pop(self.name, None)
+            for error in unreadable.values():
+                raise error
             running = [other for other in others.values() if other["granted"]]
             first = all(other["granted"] or other["asked"] >= asked for other in others.values())
             reserved = need + total(Need(other["cpus"], other["memory"]) for other in running)
             granted = first and reserved.fits(limit)
-            self._path.write_text(json.dumps({**mine, "granted": granted}), "ascii")
+            _put(self._path, json.dumps({**mine, "granted": granted}))
         if not granted:
             return None
         return {
@@ -295,25 +355,26 @@ class Owner:
         }
 
     def amend(self, amendment: Callable[[Mapping[str, Mapping[str, Any]]], Mapping[str, Any]]) -> None:
-        """Add to this owner's reservation what follows from all that are granted, while nobody else changes any."""
+        """Add to this owner's reservation what follows from all that are granted, while nobody else changes any.
+
+        Of one that cannot be read, ``amendment`` is told no more than that it is there, with a memory of 0.
+        """
         with self._ledger._transaction:
-            granted = {name: entry for name, entry in self._ledger._reservations().items() if entry["granted"]}
+            reservations, unreadable = self._ledger._reservations()
+            granted = {name: entry for name, entry in reservations.items() if entry["granted"]}
             mine = granted.get(self.name)
             if mine is not None:
-                self._path.write_text(json.dumps({**mine, **amendment(granted)}), "ascii")
+                unknown = {name: {"memory": 0} for name in unreadable}
+                _put(self._path, json.dumps({**mine, **amendment({**unknown, **granted})}))
 
     def hold_images(self, images: Iterable[str]) -> None:
         """Say which images this owner's run needs, by id."""
-        partial = self._path.with_suffix(".partial")
-        partial.write_text(json.dumps(sorted(set(images))), "ascii")
-        partial.replace(self._path.with_suffix(".images"))
+        _put(self._path.with_suffix(".images"), json.dumps(sorted(set(images))))
 
     def close(self) -> None:
         """Leave the ledger."""
-        self._path.unlink(missing_ok=True)
-        self._path.with_suffix(".images").unlink(missing_ok=True)
         with self._ledger._transaction:
-            self._path.with_suffix(".lock").unlink(missing_ok=True)
+            self._ledger._forget(self.name)
             self._lock.release()
 
 

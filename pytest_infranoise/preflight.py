@@ -258,6 +258,8 @@ class _Lane:
         try:
             record = run_trial(trial, self._agent(trial), context, attempt)
         except TrialConfigError as error:
+            if error.stops_run:
+                raise PreparationError(f"preflight: {error.text}") from None
             return Outcome(trial.key.agent, trial.key.config, None, error.text)
         if record.cause == "daemon-lost" and not context.backend.ready(_ENGINE_GRACE):
             raise PreparationError("preflight: the engine is gone and did not come back")

@@ -366,6 +366,40 @@ def test_a_trial_that_waits_for_its_floor_when_the_session_ends_at_a_failure_doe
     assert pytester.runpytest_subprocess("suite", "--infranoise-resume=last", "-n2").ret == 0
 
 
+@pytest.mark.engine
+@pytest.mark.parametrize("kind", ["task", "function", "preflight"])
+def test_what_another_session_holds_and_nobody_can_read_stops_the_run(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """No floor can be promised beside it; as many infra-errors as there are trials would say less."""
+    monkeypatch.setenv("INFRANOISE_STATE_DIR", str(pytester.path / "state"))
+    if kind == "function":
+        (suite / "test_job.py").write_text(FUNCTION, "utf-8")
+    else:
+        make_task(suite, "job")
+    with closing(DockerBackend("test")) as backend:
+        ledger = Ledger(backend.info().id)
+    arguments = ["suite", "--resource-config=1x", "--infranoise-samples=2"]
+    with closing(ledger.register("other", "main")):
+        (ledger.owners / "other--main.json").write_bytes(b"")
+        if kind == "preflight":
+            result = pytester.runpytest_subprocess(*arguments, "--infranoise-preflight")
+            assert result.ret == pytest.ExitCode.USAGE_ERROR
+            result.stderr.fnmatch_lines(
+                ["ERROR: preflight: the ledger of floors *other--main.json cannot be read*"]
+            )
+            return
+        result = pytester.runpytest_subprocess(*arguments)
+
+    run = last_run(pytester)
+    assert result.ret == 20
+    assert run.records == ()
+    assert len(run.missing) == 2
+    text = " ".join(result.stdout.str().split())
+    assert "other--main.json cannot be read" in text
+    assert "not an estimate: the run was stopped: the ledger of floors" in text
+
+
 class _Busy(BaseHTTPRequestHandler):
     """A registry that has had enough."""
 

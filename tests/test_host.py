@@ -1,18 +1,23 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_infranoise.host import Capacity
 from pytest_infranoise.host import Ledger
+from pytest_infranoise.host import LedgerError
 from pytest_infranoise.host import RunAlive
 from pytest_infranoise.host import capacity
 from pytest_infranoise.host_limits import Limits
@@ -253,3 +258,152 @@ def test_a_session_sees_what_others_hold_and_whether_it_waits_for_them(ledger: L
         assert ledger.outside("a") == (Need(0.75, 1100 * MIB), False)
         assert mine._try(allocation(500), LIMIT, asked=2.0) is None
         assert ledger.outside("a") == (Need(0.75, 1100 * MIB), True)
+
+
+# Becomes a user, joins the ledger, says what it got, and holds that until its input ends.
+USER = """
+import json, os, sys, tempfile, time
+from pathlib import Path
+from pytest_infranoise.host import Capacity, Ledger
+from pytest_infranoise.model import Allocation
+
+def join(state, user):
+    ledger = Ledger("engine", state)
+    owner = ledger.register(f"run-{user}", "main")
+    owner.hold_images([f"image-{user}"])
+    asked, limit = Allocation(0.5, None, 900 * 1024**2, None), Capacity(2, 1000 * 1024**2)
+    granted = owner._try(asked, limit, time.time()) is not None
+    held, unknown = ledger.held_images()
+    told = {"granted": granted, "token": ledger.place.partition("#")[2], "runs": sorted(ledger.living_runs())}
+    return owner, {**told, "images": sorted(held), "unknown": sorted(unknown)}
+
+with tempfile.TemporaryDirectory() as trial:
+    join(Path(trial, "state"), 0)  # imports what the user may not be able to read
+state, user, umask = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3], 8)
+os.setgroups([])
+os.setgid(user)
+os.setuid(user)
+os.umask(umask)
+owner, told = join(state, user)
+print(json.dumps(told), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be several users")
+@pytest.mark.parametrize("umasks", [("077", "022"), ("022", "077"), ("077", "077")])
+def test_users_of_one_host_see_what_each_other_holds_whatever_their_umask(umasks: tuple[str, str]) -> None:
+    processes = []
+    # Not below pytest's own directory, which is root's alone.
+    with tempfile.TemporaryDirectory(prefix="infranoise-users-") as shared:
+        Path(shared).chmod(0o777)
+        state = Path(shared, "state")
+        told = []
+        try:
+            for user, umask in zip((65533, 65534), umasks, strict=True):
+                command = [sys.executable, "-c", USER, str(state), str(user), umask]
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                processes.append(process)
+                assert process.stdout is not None
+                told.append(json.loads(process.stdout.readline()))
+        finally:
+            for process in processes:
+                process.communicate("")
+        first, second = told
+        assert (first["granted"], second["granted"]) == (True, False)
+        assert first["token"] == second["token"] != ""
+        assert second["runs"] == ["run-65533", "run-65534"]
+        assert (second["images"], second["unknown"]) == (["image-65533", "image-65534"], [])
+        # Both have ended without a word, and a third forgets them.
+        assert Ledger("engine", state).living_runs() == set()
+        assert list(Ledger("engine", state).owners.iterdir()) == []
+
+
+TORN = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b"\xff",
+    b'{"cpus": 1}',
+    b'{"asked": 1, "cpus": 1, "memory": "much", "granted": 1}',
+]
+
+
+@pytest.mark.parametrize("content", TORN)
+def test_what_cannot_be_read_of_a_living_owner_never_counts_as_nothing(ledger: Ledger, content: bytes) -> None:
+    other, mine = ledger.register("other", "gw0"), ledger.register("mine", "gw0")
+    torn = ledger.owners / "other--gw0.json"
+    torn.write_bytes(content)
+
+    with pytest.raises(LedgerError, match=r"other--gw0\.json cannot be read .* run other, .* end that run"):
+        mine._try(allocation(100), LIMIT, asked=1.0)
+    assert not (ledger.owners / "mine--gw0.json").exists()
+    assert ledger.living_runs() == {"mine", "other"}
+    assert ledger.outside("mine") == (Need(), False)
+
+    other.close()
+    torn.write_bytes(content)  # whose owner is no more
+    assert mine._try(allocation(900), LIMIT, asked=1.0) is not None
+
+
+@pytest.mark.parametrize("content", TORN)
+def test_the_guard_is_told_of_what_it_cannot_read(ledger: Ledger, content: bytes) -> None:
+    other, mine = ledger.register("other", "gw0"), ledger.register("mine", "gw0")
+    seen: list[Mapping[str, Any]] = []
+
+    def amend(granted: Mapping[str, Any]) -> Mapping[str, Any]:
+        seen.append(granted)
+        return {"usage": 1}
+
+    with mine.reserve(allocation(100), LIMIT):
+        (ledger.owners / "other--gw0.json").write_bytes(content)
+        mine.amend(amend)
+        entry = json.loads((ledger.owners / "mine--gw0.json").read_text("ascii"))
+    other.close()
+    assert entry["usage"] == 1
+    (found,) = seen
+    assert found.keys() == {"other--gw0", "mine--gw0"}
+    assert found["other--gw0"] == {"memory": 0}
+
+
+def test_an_own_entry_that_is_torn_is_written_anew(ledger: Ledger) -> None:
+    mine = ledger.register("mine", "gw0")
+    (ledger.owners / "mine--gw0.json").write_bytes(b"")
+
+    assert mine._try(allocation(100), LIMIT, asked=1.0) is not None
+
+
+def test_a_token_that_was_lost_is_made_anew(ledger: Ledger) -> None:
+    (ledger.path / "id").write_bytes(b"")
+
+    assert ledger.place.partition("#")[2]
+    assert ledger.place == ledger.place
+
+
+# Holds a floor on a disk that has no room for what it adds.
+FULL = """
+import resource, sys, time
+from pathlib import Path
+from pytest_infranoise.host import Capacity, Ledger
+from pytest_infranoise.model import Allocation
+owner = Ledger("engine", Path(sys.argv[1])).register("run", "main")
+with owner.reserve(Allocation(0.5, None, 900 * 1024**2, None), Capacity(2, 1000 * 1024**2)):
+    file = Path(sys.argv[1], "engine", "owners", "run--main.json")
+    before = file.read_bytes()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) - 5, resource.RLIM_INFINITY))
+    try:
+        owner.amend(lambda granted: {"usage": 1})
+    except OSError:
+        print("told", file.read_bytes() == before)
+"""
+
+
+def test_a_full_disk_takes_nothing_from_what_is_there(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert ended.stdout == "told True\n"
+    assert Ledger("engine", tmp_path).living_runs() == set()
+    assert list((tmp_path / "engine" / "owners").iterdir()) == []

@@ -39,6 +39,7 @@ from pytest_infranoise.trials.phases import PREPARE_SECONDS
 from pytest_infranoise.trials.phases import place_task
 from pytest_infranoise.trials.phases import went_well
 from pytest_infranoise.trials.runner import Attempt
+from pytest_infranoise.trials.runner import TrialConfigError
 from pytest_infranoise.trials.runner import TrialContext
 from pytest_infranoise.trials.runner import TrialNotWanted
 
@@ -158,7 +159,7 @@ class FunctionTrial(Attempt):
             try:
                 if self._open(stack):
                     yield from self._phases()
-            except (EnforcementError, TrialNotWanted):
+            except (EnforcementError, TrialConfigError, TrialNotWanted):
                 raise
             except (Exception, TrialExpired) as error:
                 self._note_crash(error)

@@ -191,7 +191,7 @@ class Attempt:
         try:
             with self._context.expiry.expose():
                 self._live()
-        except (EnforcementError, TrialNotWanted):
+        except (EnforcementError, TrialConfigError, TrialNotWanted):
             raise
         except AgentConfigError as error:
             name = self._trial.key.agent
@@ -250,7 +250,7 @@ class Attempt:
         """Image, admission, container; what is held is let go of in the opposite order."""
         image = self._context.image(self._trial.task)
         self._facts["image"] = image
-        self._facts["admission"] = stack.enter_context(self._context.admit(self._trial))
+        self._facts["admission"] = self._admitted(stack)
         self._times["admitted"] = time.time()
         sandbox = self._context.backend.create(self._request(image))
         stack.callback(self._remove, sandbox)
@@ -260,6 +260,14 @@ class Attempt:
         self._facts["limits"] = sandbox.limits()
         if isinstance(sandbox, _Privileged):
             self._facts["privileges"] = sandbox.privileges()
+
+    def _admitted(self, stack: ExitStack) -> Mapping[str, Any]:
+        try:
+            return stack.enter_context(self._context.admit(self._trial))
+        except OSError as error:
+            # Without the ledger no floor can be promised, this trial's as little as any other's.
+            text = f"the ledger of floors (INFRANOISE_STATE_DIR) cannot be used: {error}"
+            raise TrialConfigError(self._trial.task, text, stops_run=True) from None
 
     def _request(self, image: str) -> SandboxRequest:
         task = self._trial.task
