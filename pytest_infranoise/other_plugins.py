@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ _TIMEOUT = "timeout"
 _RERUNS = "rerunfailures"
 # Seconds until a trial that must not be ended just now is looked at again.
 _AGAIN = 0.5
+_SOON = 0.001  # seconds; none would set no timer at all
 
 
 def problems(config: pytest.Config, trials: Sequence[pytest.Item]) -> list[str]:
@@ -87,8 +89,9 @@ class TrialTimer:
         def expire(signum: int, frame: object) -> None:
             if not settings.disable_debugger_detection and pytest_timeout.is_debugging():
                 return
-            if expiry.shielded:
-                signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+            left = begun + settings.timeout + expiry.waited - time.monotonic()
+            if left > 0 or expiry.shielded:
+                signal.setitimer(signal.ITIMER_REAL, max(left, _SOON) if left > 0 else _AGAIN)
                 return
             raise expiry.expire(f"timeout: the {settings.timeout:g} s that pytest-timeout gave the test are over")
 
@@ -97,6 +100,7 @@ class TrialTimer:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
         expiry.restart()
+        begun = time.monotonic()
         item.cancel_timeout = cancel  # type: ignore[attr-defined]  # where pytest-timeout looks for it
         signal.signal(signal.SIGALRM, expire)
         signal.setitimer(signal.ITIMER_REAL, settings.timeout)

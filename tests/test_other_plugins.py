@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from pytest_infranoise.host import Ledger
+from pytest_infranoise.host import capacity
 from pytest_infranoise.journal import Run
+from pytest_infranoise.model import Allocation
 from pytest_infranoise.model import TrialKey
+from pytest_infranoise.sandboxes.docker import DockerBackend
+from pytest_infranoise.scheduler.budget import NOTHING
 from tests.others import NEEDLESS
 from tests.others import OTHERS
 from tests.others import installed
@@ -85,9 +94,13 @@ def test_timeout_ends_a_trial_as_an_infra_error(
 
 LOOK = """
 import signal
+import time
+from types import SimpleNamespace
+import pytest_infranoise.other_plugins
 from pytest_infranoise.fixtures import TrialProcess
 
 def ended(self, record, *, retried=False, look=TrialProcess.ended):
+    pytest_infranoise.other_plugins.time = SimpleNamespace(monotonic=lambda: time.monotonic() + 1000)
     signal.raise_signal(signal.SIGALRM)
     signal.setitimer(signal.ITIMER_REAL, 0)  # it would come again in a moment
     look(self, record, retried=retried)
@@ -113,6 +126,9 @@ def test_timeout_takes_no_record_away_that_is_written(
 
 AGAIN = """
 import signal
+import time
+from types import SimpleNamespace
+import pytest_infranoise.other_plugins
 from pytest_infranoise.agents.protocol import AgentResult
 
 class Failing:
@@ -129,6 +145,7 @@ tried = []
 
 def pytest_infranoise_make_agent(context):
     if tried:
+        pytest_infranoise.other_plugins.time = SimpleNamespace(monotonic=lambda: time.monotonic() + 1000)
         signal.raise_signal(signal.SIGALRM)
     return Failing()
 """
@@ -147,6 +164,69 @@ def test_timeout_ends_the_making_of_another_agent_and_leaves_the_trial_its_recor
     assert verdicts(run) == {"failing-0": "setup-failed"}
     assert run.retries == ()
     result.stdout.fnmatch_lines(["*1 infra-error*"])
+
+
+@pytest.mark.parametrize("kind", ["task", "function"])
+def test_timeout_counts_no_wait_for_what_others_hold(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Who asks for more waits longer, so it would be ended more often."""
+    only(monkeypatch, "timeout")
+    monkeypatch.setenv("INFRANOISE_STATE_DIR", str(pytester.path / "state"))
+    if kind == "task":
+        make_task(suite, "quick", solution=f"sleep 1; {SOLVE}")
+    else:
+        slow = "infranoise_sandbox.exec(['sleep', '1'])"
+        (suite / "test_quick.py").write_text(f"import pytest\n\n{MARK}\ndef test_it(infranoise_sandbox): {slow}\n")
+    with closing(DockerBackend("test")) as backend:
+        engine = backend.info()
+    ledger, limit, seconds = Ledger(engine.id), capacity(engine), 12
+    with (
+        closing(ledger.register("other", "main")) as other,
+        (pytester.path / "output.txt").open("wb") as output,
+    ):
+        with other.reserve(Allocation(0.1, None, limit.memory, None), limit):
+            command = [sys.executable, "-m", "pytest", *ONE, "--resource-config=1x", f"--timeout={seconds}"]
+            session = subprocess.Popen(command, cwd=pytester.path, stdout=output, stderr=subprocess.STDOUT)
+            while ledger.outside("other") == (NOTHING, False):
+                assert session.poll() is None, (pytester.path / "output.txt").read_text("utf-8")
+            waits_since = time.monotonic()
+            while ledger.outside("other") != (NOTHING, False) and time.monotonic() < waits_since + seconds + 1:
+                assert session.poll() is None, (pytester.path / "output.txt").read_text("utf-8")
+                time.sleep(0.05)
+            assert ledger.outside("other") != (NOTHING, False)
+        session.wait(300)
+
+    [record] = last_run(pytester).records
+    assert record.verdict == "pass", record.summary
+    assert record.details["admission"]["waited_seconds"] > seconds
+
+
+def test_timeout_is_none_the_longer_for_a_wait(
+    pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "timeout")
+    make_task(suite, "slow", solution=ENDLESS, timeouts={"setup": 600, "agent": 600, "verifier": 600})
+    pytester.makeconftest(
+        """
+        import contextlib, time
+        from pytest_infranoise.fixtures import TrialProcess
+
+        @contextlib.contextmanager
+        def slow(self, trial, admit=TrialProcess.admit):
+            time.sleep(7)
+            with admit(self, trial) as granted:
+                yield granted
+
+        TrialProcess.admit = slow
+        """
+    )
+
+    pytester.runpytest_subprocess(*ONE, "--timeout=6")
+
+    [record] = last_run(pytester).records
+    assert record.summary == "the runner failed: timeout: the 6 s that pytest-timeout gave the test are over"
+    assert "admitted" in record.details["times"]
 
 
 def test_timeout_ends_a_marked_function_wherever_it_is(

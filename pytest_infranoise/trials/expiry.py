@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,16 +14,19 @@ class TrialExpired(BaseException):
 class Expiry:
     """Whether the trial that this process runs may be ended just now.
 
-    A handler asks ``shielded``, and raises what ``expire`` returns or tries again later.
+    A handler asks ``shielded``, and raises what ``expire`` returns or tries again later. ``waited`` are the seconds
+    that the trial waited for others, which are none of the time that it was given.
     """
 
     def __init__(self) -> None:
         self.shielded = False
         self.expired = False
+        self.waited = 0.0
 
     def restart(self) -> None:
         """Begin anew, with another trial."""
         self.shielded = self.expired = False
+        self.waited = 0.0
 
     def expire(self, text: str) -> TrialExpired:
         """Note that time is over, and return what to raise."""
@@ -48,3 +52,13 @@ class Expiry:
             yield
         finally:
             self.shielded = before
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Keep the trial from being ended while it waits for others, and count for how long it does."""
+        begun = time.monotonic()
+        with self.shield():
+            try:
+                yield
+            finally:
+                self.waited += time.monotonic() - begun

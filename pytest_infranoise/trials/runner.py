@@ -263,7 +263,9 @@ class Attempt:
 
     def _admitted(self, stack: ExitStack) -> Mapping[str, Any]:
         try:
-            return stack.enter_context(self._context.admit(self._trial))
+            # How long others keep a floor is no matter of this trial's: large floors would time out most.
+            with self._context.expiry.waiting():
+                return stack.enter_context(self._context.admit(self._trial))
         except OSError as error:
             # Without the ledger no floor can be promised, this trial's as little as any other's.
             text = f"the ledger of floors (INFRANOISE_STATE_DIR) cannot be used: {error}"
