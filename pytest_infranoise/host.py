@@ -155,6 +155,9 @@ class Ledger:
         self.owners = self.path / "owners"
         for directory in (base, self.path, self.owners):
             _shared_directory(directory)
+        # Who holds both takes the entrance first. It may be closed for as long as an engine takes to remove things,
+        # while those who are inside go on.
+        self._entrance = FileLock(self.path / "entrance.lock", mode=0o666)
         self._transaction = FileLock(self.path / "ledger.lock", mode=0o666)
 
     @property
@@ -175,7 +178,7 @@ class Ledger:
 
     def register(self, run: str, process: str) -> Owner:
         """Return the owner that a process is from now on, until it closes it or ends."""
-        with self._transaction:
+        with self._entrance, self._transaction:
             return self._register(run, process)
 
     def register_first(self, run: str, process: str, seconds: float = 0.0) -> Owner:
@@ -191,7 +194,7 @@ class Ledger:
         """
         give_up = time.monotonic() + seconds
         while True:
-            with self._transaction:
+            with self._entrance, self._transaction:
                 if run not in {_run_of(name) for name in self._living()}:
                     return self._register(run, process)
             if time.monotonic() >= give_up:
@@ -225,8 +228,8 @@ class Ledger:
 
     @contextlib.contextmanager
     def closed(self) -> Iterator[None]:
-        """Let no owner come, go, or reserve anything."""
-        with self._transaction:
+        """Let no owner come; those who are there reserve and go as they like."""
+        with self._entrance:
             yield
 
     def held_images(self) -> tuple[set[str], set[str]]:

@@ -6,6 +6,7 @@ import gc
 import platform
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from click.testing import Result
 
 from pytest_infranoise.clean import clean as clean_engine
 from pytest_infranoise.cli import main
+from pytest_infranoise.host import Capacity
 from pytest_infranoise.host import Ledger
 from pytest_infranoise.host import Owner
 from pytest_infranoise.host import boot_id
@@ -265,6 +267,55 @@ def test_a_run_that_is_resumed_while_others_are_removed_keeps_what_it_has(ledger
     assert left() == {"dead-2"}
     (owner,) = owners
     owner.close()
+
+
+class Slow(DockerBackend):
+    """A backend whose removals take as long as something else that happens meanwhile."""
+
+    def __init__(self, run: str, meanwhile: Callable[[], None]) -> None:
+        super().__init__(run)
+        self._meanwhile = meanwhile
+
+    def remove_labelled(self, labels: Mapping[str, str]) -> int:
+        self._meanwhile()
+        return super().remove_labelled(labels)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("resumed", ["dead", "another"])
+def test_while_leftovers_are_removed_trials_start_and_runs_begin_afterwards(ledger: Ledger, resumed: str) -> None:
+    """A removal may take long, and all of the host would wait; yet it must take nothing of a run that goes on."""
+    dead_network(ledger, "dead")
+    admitted, joined, made, over = (threading.Event() for _ in range(4))
+
+    def admit() -> None:
+        with living.reserve(Allocation(0.1, None, 1024**2, None), Capacity(2, 1024**3)):
+            admitted.set()
+
+    def begin() -> None:
+        with closing(another_ledger().register(resumed, "controller")):
+            joined.set()
+            dead_network(ledger, resumed)
+            made.set()
+            over.wait(60)
+
+    trial, session = (threading.Thread(target=target, daemon=True) for target in (admit, begin))
+
+    def meanwhile() -> None:
+        trial.start()
+        assert admitted.wait(60)
+        session.start()
+        assert not joined.wait(0.5)
+
+    with closing(another_ledger().register("living", "gw0")) as living:
+        with closing(Slow("test", meanwhile)) as slow:
+            sweep_dead_runs(slow, ledger, print)
+        assert made.wait(60)
+        with closing(DockerBackend("test")) as backend:
+            sweep_dead_runs(backend, ledger, print)
+        assert left() == {resumed}
+        over.set()
+        session.join(60)
 
 
 class Late(DockerBackend):
