@@ -332,8 +332,14 @@ class Controller:
             self.others_failed = True
 
     def worker_died(self, worker: str) -> None:
-        """Remove what a dead worker left on the engine."""
-        self._remove({WORKER_LABEL: worker})
+        """Remove what a dead worker left on the engine, and only then let others have its floor."""
+        try:
+            self._remove({WORKER_LABEL: worker})
+        finally:
+            # Also when its container could not be removed: trials of this run may need the floor to go on.
+            if self._ledger is not None:
+                with contextlib.suppress(OSError):
+                    self._ledger.drop(self.run, worker)
 
     def _remove(self, labels: Mapping[str, str] | None = None) -> None:
         """Remove the run's containers and networks; an engine that is gone stops nothing, and is told."""

@@ -68,6 +68,7 @@ class TrialProcess:
     run_dir: Path
     name: str  # "main", or the xdist worker's
     past: Past = NO_PAST  # what earlier sessions of the run did
+    controller: str | None = None  # the process that removes what this one leaves when it dies
     expiry: Expiry = field(default_factory=Expiry, init=False)
     _backend: Backend | None = field(default=None, init=False)
     _owner: Owner | None = field(default=None, init=False)
@@ -112,7 +113,7 @@ class TrialProcess:
         from pytest_infranoise.host import Ledger
 
         if self._owner is None:
-            self._owner = Ledger(self.prepared.engine.id).register(self.run, self.name)
+            self._owner = Ledger(self.prepared.engine.id).register(self.run, self.name, self.controller)
         return self._owner
 
     def stopped(self, task: Task) -> str | None:

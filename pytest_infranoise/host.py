@@ -17,11 +17,13 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from typing import NamedTuple
 
 from filelock import FileLock
 from filelock import Timeout
@@ -43,6 +45,8 @@ MEMORY_RESERVE = 0.05
 STATE_DIR = "/tmp/infranoise"
 _POLL_SECONDS = 0.1
 _PARTIAL = ".partial"
+# How long a dead process's floor is kept at most for its controller to remove the container, however that goes.
+_LEFT_SECONDS = 60.0
 
 
 def capacity(
@@ -145,6 +149,19 @@ def _entry(file: Path) -> dict[str, Any] | None:
         ) from None
 
 
+class _Reservations(NamedTuple):
+    """What is reserved, by owner: by living ones, by dead ones whose containers run on, and what is unreadable."""
+
+    living: Mapping[str, Mapping[str, Any]]
+    dead: Mapping[str, Mapping[str, Any]]
+    unreadable: Mapping[str, LedgerError]
+
+    @property
+    def readable(self) -> dict[str, Mapping[str, Any]]:
+        """Return what living and dead owners hold or wait for."""
+        return {**self.dead, **self.living}
+
+
 class Ledger:
     """The floors in use on one engine, shared by every process of every session on this host."""
 
@@ -176,10 +193,15 @@ class Ledger:
                 _put(file, token)
         return f"{platform.node()}#{token}"
 
-    def register(self, run: str, process: str) -> Owner:
-        """Return the owner that a process is from now on, until it closes it or ends."""
+    def register(self, run: str, process: str, controller: str | None = None) -> Owner:
+        """Return the owner that a process is from now on, until it closes it or ends.
+
+        ``controller`` is the process of the run, if any, that removes what this one leaves behind when it dies, and
+        calls ``drop`` then.
+        """
+        led_by = None if controller is None else f"{run}--{controller}"
         with self._entrance, self._transaction:
-            return self._register(run, process)
+            return self._register(run, process, led_by)
 
     def register_first(self, run: str, process: str, seconds: float = 0.0) -> Owner:
         """Return the owner that a process is from now on: the first of its run.
@@ -195,21 +217,28 @@ class Ledger:
         give_up = time.monotonic() + seconds
         while True:
             with self._entrance, self._transaction:
-                if run not in {_run_of(name) for name in self._living()}:
+                if run not in {_run_of(name) for name in self._owners()[0]}:
                     return self._register(run, process)
             if time.monotonic() >= give_up:
                 raise RunAlive(run)
             time.sleep(_POLL_SECONDS)
 
-    def _register(self, run: str, process: str) -> Owner:
+    def _register(self, run: str, process: str, led_by: str | None = None) -> Owner:
         lock = FileLock(self.owners / f"{run}--{process}.lock", mode=0o666)
         lock.acquire(timeout=0)
-        return Owner(self, lock, self.owners / f"{run}--{process}.json", run)
+        reservation = self.owners / f"{run}--{process}.json"
+        reservation.unlink(missing_ok=True)  # a dead namesake's
+        return Owner(self, lock, reservation, run, led_by)
+
+    def drop(self, run: str, process: str) -> None:
+        """Give back what a dead process held: there is no more to be done about its container."""
+        with self._transaction:
+            (self.owners / f"{run}--{process}.json").unlink(missing_ok=True)
 
     def living_runs(self) -> set[str]:
         """Return the runs that at least one living process owns; forgets the dead ones."""
         with self._transaction:
-            return {_run_of(name) for name in self._living()}
+            return {_run_of(name) for name in self._owners()[0]}
 
     def outside(self, run: str) -> tuple[Need, bool]:
         """Return what other runs hold or wait for, and whether a trial of this run waits for them.
@@ -220,7 +249,7 @@ class Ledger:
         if all(_run_of(name) == run for name in names):
             return NOTHING, False  # nobody else; the ordinary case, and cheap to find out
         with self._transaction:
-            reservations, _ = self._reservations()
+            reservations = self._reservations().readable
         others = [entry for name, entry in reservations.items() if _run_of(name) != run]
         mine = [entry for name, entry in reservations.items() if _run_of(name) == run]
         held = total(Need(entry["cpus"], entry["memory"]) for entry in others)
@@ -237,7 +266,7 @@ class Ledger:
         held: set[str] = set()
         known: set[str] = set()
         with self._transaction:
-            living = self._living()
+            living, _ = self._owners()
             for name in living:
                 # One that cannot be read is as good as not there yet: nobody knows, so every image stays.
                 with contextlib.suppress(OSError, ValueError, TypeError):
@@ -245,18 +274,43 @@ class Ledger:
                     known.add(name.rpartition("--")[0])
         return held, {name.rpartition("--")[0] for name in living} - known
 
-    def _living(self) -> list[str]:
-        living = []
+    def _owners(self) -> tuple[list[str], dict[str, Mapping[str, Any]]]:
+        """Return the living owners, and what dead ones still hold; forgets the dead ones that hold nothing."""
+        living: list[str] = []
+        dead: dict[str, FileLock] = {}
         for path in sorted(self.owners.glob("*.lock")):
             lock = FileLock(path, mode=0o666)
             try:
                 lock.acquire(timeout=0)
             except Timeout:
                 living.append(path.stem)
-                continue
-            self._forget(path.stem)
+            else:
+                dead[path.stem] = lock
+        left: dict[str, Mapping[str, Any]] = {}
+        for name, lock in dead.items():
+            entry = self._left_by(name, living)
+            if entry is None:
+                self._forget(name)
+            else:
+                left[name] = entry
             lock.release()
-        return living
+        return living, left
+
+    def _left_by(self, name: str, living: Collection[str]) -> Mapping[str, Any] | None:
+        """Return what a dead owner holds until its controller has removed its container; None when that is nothing.
+
+        It ends with the controller, and soon in any case: nobody may wait for good for one that missed a death.
+        """
+        file, now = self.owners / f"{name}.json", time.time()
+        with contextlib.suppress(OSError):
+            entry = _entry(file)
+            if entry is None or not entry["granted"] or entry.get("led_by") not in living:
+                return None
+            if "dead_since" not in entry:
+                entry["dead_since"] = now
+                _put(file, json.dumps(entry))
+            return entry if 0 <= now - entry["dead_since"] < _LEFT_SECONDS else None
+        return None
 
     def _forget(self, name: str) -> None:
         """Remove an owner's files, the lock last; it must be held."""
@@ -265,19 +319,19 @@ class Ledger:
                 (self.owners / f"{name}{suffix}{end}").unlink(missing_ok=True)
         (self.owners / f"{name}.lock").unlink(missing_ok=True)
 
-    def _reservations(self) -> tuple[dict[str, Mapping[str, Any]], dict[str, LedgerError]]:
-        """Return the reservations of living owners by name, and why others of theirs cannot be read."""
-        reservations: dict[str, Mapping[str, Any]] = {}
+    def _reservations(self) -> _Reservations:
+        owners, dead = self._owners()
+        living: dict[str, Mapping[str, Any]] = {}
         unreadable: dict[str, LedgerError] = {}
-        for name in self._living():
+        for name in owners:
             try:
                 entry = _entry(self.owners / f"{name}.json")
             except LedgerError as error:
                 unreadable[name] = error
             else:
                 if entry is not None:
-                    reservations[name] = entry
-        return reservations, unreadable
+                    living[name] = entry
+        return _Reservations(living, dead, unreadable)
 
 
 def _run_of(name: str) -> str:
@@ -288,10 +342,11 @@ def _run_of(name: str) -> str:
 class Owner:
     """One process's place in the ledger: at most one reservation at a time."""
 
-    def __init__(self, ledger: Ledger, lock: FileLock, path: Path, run: str) -> None:
+    def __init__(self, ledger: Ledger, lock: FileLock, path: Path, run: str, led_by: str | None = None) -> None:
         self._ledger = ledger
         self._lock = lock
         self._path = path
+        self._led_by = led_by
         self.run = run
 
     @property
@@ -337,14 +392,15 @@ class Owner:
             "memory": need.memory,
             "config": config,
             "memory_ceiling": allocation.memory_ceiling,
+            "led_by": self._led_by,
             "granted": False,
         }
         with self._ledger._transaction:
-            others, unreadable = self._ledger._reservations()
-            others.pop(self.name, None)
-            unreadable.pop(self.name, None)
-            for error in unreadable.values():
-                raise error
+            found = self._ledger._reservations()
+            for name, error in found.unreadable.items():
+                if name != self.name:
+                    raise error
+            others = {name: entry for name, entry in found.readable.items() if name != self.name}
             running = [other for other in others.values() if other["granted"]]
             first = all(other["granted"] or other["asked"] >= asked for other in others.values())
             reserved = need + total(Need(other["cpus"], other["memory"]) for other in running)
@@ -365,14 +421,15 @@ class Owner:
     def amend(self, amendment: Callable[[Mapping[str, Mapping[str, Any]]], Mapping[str, Any]]) -> None:
         """Add to this owner's reservation what follows from all that are granted, while nobody else changes any.
 
-        Of one that cannot be read, ``amendment`` is told no more than that it is there, with a memory of 0.
+        ``amendment`` is told of none that is a dead process's. Of one that cannot be read it is told no more than
+        that it is there, with a memory of 0.
         """
         with self._ledger._transaction:
-            reservations, unreadable = self._ledger._reservations()
-            granted = {name: entry for name, entry in reservations.items() if entry["granted"]}
+            found = self._ledger._reservations()
+            granted = {name: entry for name, entry in found.living.items() if entry["granted"]}
             mine = granted.get(self.name)
             if mine is not None:
-                unknown = {name: {"memory": 0} for name in unreadable}
+                unknown = {name: {"memory": 0} for name in found.unreadable}
                 _put(self._path, json.dumps({**mine, **amendment({**unknown, **granted})}))
 
     def hold_images(self, images: Iterable[str]) -> None:

@@ -79,7 +79,7 @@ def _configure_worker(config: pytest.Config, told: Mapping[str, Any]) -> None:
     past = Past.read(past_file(run_dir, told["session"])) if told["session"] > 1 else NO_PAST
     config.stash[SETTINGS] = read_settings(config, seed=told["seed"])
     config.stash[PAST] = past
-    config.stash[PROCESS] = TrialProcess(told["run"], run_dir, told["name"], past)
+    config.stash[PROCESS] = TrialProcess(told["run"], run_dir, told["name"], past, told["controller"])
 
 
 def _resume(config: pytest.Config) -> Resumed | None:
@@ -255,6 +255,7 @@ class ControllerPlugin:
             "run_dir": str(self.controller.run_dir),
             "seed": self.controller.settings.seed,
             "name": self.controller.process_name(node.gateway.id),
+            "controller": self.controller.process_name("controller"),
             "session": self.controller.session,
             "adopted": dict(self.controller.adopted),
         }

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -428,3 +429,94 @@ def test_a_full_disk_takes_nothing_from_what_is_there(tmp_path: Path) -> None:
     assert ended.stdout == "told True\n"
     assert Ledger("engine", tmp_path).living_runs() == set()
     assert list((tmp_path / "engine" / "owners").iterdir()) == []
+
+
+# Joins the ledger as a worker, asks for a floor, and is killed.
+KILLED = """
+import os, signal, sys, time
+from pathlib import Path
+from pytest_infranoise.host import Capacity, Ledger
+from pytest_infranoise.model import Allocation
+owner = Ledger("engine", Path(sys.argv[1])).register("run", "gw0", "controller")
+owner._try(Allocation(0.5, None, int(sys.argv[2]) * 1024**2, None), Capacity(2, 1000 * 1024**2), time.time())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed_worker(ledger: Ledger, memory: int) -> None:
+    command = [sys.executable, "-c", KILLED, str(ledger.path.parent), str(memory)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert (ledger.owners / "run--gw0.json").exists()
+
+
+class TestDeadWorker:
+    """Its container runs on until the controller has noticed."""
+
+    @pytest.mark.parametrize("how", ["dropped", "controller gone", "time over", "clock set back"])
+    def test_keeps_its_floor_until_its_controller_gives_it_back_or_for_some_time(
+        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
+        controller, other, third = (
+            ledger.register(*name) for name in (("run", "controller"), ("other", "main"), ("third", "main"))
+        )
+        killed_worker(ledger, 900)
+
+        with third.reserve(allocation(50), LIMIT) as beside:
+            assert beside["running_beside"] == 1
+        for _ in range(2):
+            assert other._try(allocation(200), LIMIT, asked=1.0) is None
+            assert ledger.outside("third") == (Need(1.0, 1100 * MIB), False)
+        assert ledger.living_runs() == {"run", "other", "third"}
+
+        if how == "dropped":
+            ledger.drop("run", "gw0")
+        elif how == "controller gone":
+            controller.close()
+        else:
+            late = 61 if how == "time over" else -3600
+            monkeypatch.setattr("pytest_infranoise.host.time", SimpleNamespace(time=lambda: time.time() + late))
+        assert other._try(allocation(200), LIMIT, asked=1.0) is not None
+        for owner in (controller, other, third):
+            owner.close()
+        assert list(ledger.owners.iterdir()) == []
+
+    def test_keeps_no_place_among_those_who_wait(self, ledger: Ledger) -> None:
+        controller, first, other = (
+            ledger.register(*name) for name in (("run", "controller"), ("first", "main"), ("other", "main"))
+        )
+        with first.reserve(allocation(900), LIMIT):
+            killed_worker(ledger, 500)
+            assert other._try(allocation(100), LIMIT, asked=time.time()) is not None
+        controller.close()
+
+    @pytest.mark.parametrize("controller", ["controller-s2", "gw1", "main"])
+    def test_holds_nothing_for_another_than_its_own_controller(self, ledger: Ledger, controller: str) -> None:
+        """Another session of the same run does not look for it."""
+        living, other = ledger.register("run", controller), ledger.register("other", "main")
+        killed_worker(ledger, 900)
+
+        assert other._try(allocation(200), LIMIT, asked=1.0) is not None
+        living.close()
+
+    def test_is_not_the_guard_s_to_end(self, ledger: Ledger) -> None:
+        controller, mine = ledger.register("run", "controller"), ledger.register("mine", "main")
+        killed_worker(ledger, 500)
+        seen: list[set[str]] = []
+
+        def amend(granted: Mapping[str, Any]) -> Mapping[str, Any]:
+            seen.append(set(granted))
+            return {}
+
+        with mine.reserve(allocation(100), LIMIT):
+            mine.amend(amend)
+        assert seen == [{"mine--main"}]
+        controller.close()
+
+    def test_has_a_follower_that_begins_with_nothing(self, ledger: Ledger) -> None:
+        controller = ledger.register("run", "controller")
+        killed_worker(ledger, 900)
+        follower = ledger.register("run", "gw0", "controller")
+
+        assert ledger.outside("other") == (Need(), False)
+        assert follower._try(allocation(900), LIMIT, asked=1.0) is not None
+        controller.close()

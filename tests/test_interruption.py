@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -278,3 +279,57 @@ def test_what_cannot_be_removed_is_told(pytester: pytest.Pytester, suite: Path) 
     result.stdout.fnmatch_lines(
         ["1 of this run's containers and networks could not be removed; *`infranoise clean`"]
     )
+
+
+DIES_IN_A_CONTAINER = """
+import json
+import os
+import signal
+from pathlib import Path
+
+from pytest_infranoise.controller import Controller
+from pytest_infranoise.sandboxes.protocol import SandboxError
+from pytest_infranoise.trials.runner import Attempt
+
+
+def numbers(outside):
+    need, waits = outside
+    return [need.cpus, need.memory, waits]
+
+
+def die(self, stack):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def worker_died(self, worker, died=Controller.worker_died):
+    remove = self._backend.remove_labelled
+
+    def removing(labels):
+        Path("held").write_text(json.dumps(numbers(self._ledger.outside("another"))))
+        self._backend.remove_labelled = remove
+        if FAILS:
+            raise SandboxError("remove", "no answer")
+        return remove(labels)
+
+    self._backend.remove_labelled = removing
+    died(self, worker)
+    Path("after").write_text(json.dumps(numbers(self._ledger.outside("another"))))
+
+
+Attempt._run_phases = die
+Controller.worker_died = worker_died
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_dead_worker_s_floor_is_free_once_its_container_is_removed_or_cannot_be(
+    pytester: pytest.Pytester, suite: Path, fails: bool
+) -> None:
+    pytester.makeconftest(DIES_IN_A_CONTAINER.replace("FAILS", str(fails)))
+
+    pytester.runpytest_subprocess("suite", "--infranoise-samples=1", "-n1", "--max-worker-restart=0")
+
+    assert [record.cause for record in last_run(pytester).records] == ["harness-crash"]
+    held, after = (json.loads((pytester.path / name).read_text("ascii")) for name in ("held", "after"))
+    assert held == [0.5, 64 * 1024**2, False]
+    assert after == [0, 0, False]
