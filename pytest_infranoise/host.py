@@ -61,25 +61,20 @@ def capacity(
         memory: the same in bytes; nothing is kept back of it.
 
     Raises:
-        ValueError: the user gives more than the host has, or than the container around the engine may use.
+        ValueError: the user gives more than the host has.
     """
+    if cpus is not None and cpus > engine.cpus:
+        raise ValueError(f"--infranoise-host-cpus: {cpus:g} is more than the {engine.cpus:g} CPUs of the host")
+    if memory is not None and memory > engine.memory:
+        raise ValueError(
+            f"--infranoise-host-memory: {format_memory(memory)} is more than the {format_memory(engine.memory)} "
+            "of the host"
+        )
     around = around or Limits()
-    host = Capacity(
+    found = capacity_of(
         min(engine.cpus, around.cpus or engine.cpus), min(engine.memory, around.memory or engine.memory)
     )
-    if cpus is not None and cpus > host.cpus:
-        whose = _whose(limited=host.cpus < engine.cpus)
-        raise ValueError(f"--infranoise-host-cpus: {cpus:g} is more than the {host.cpus:g} CPUs of the {whose}")
-    if memory is not None and memory > host.memory:
-        whose = _whose(limited=host.memory < engine.memory)
-        given, there = format_memory(memory), format_memory(host.memory)
-        raise ValueError(f"--infranoise-host-memory: {given} is more than the {there} of the {whose}")
-    found = capacity_of(host.cpus, host.memory)
     return Capacity(found.cpus if cpus is None else cpus, found.memory if memory is None else memory)
-
-
-def _whose(*, limited: bool) -> str:
-    return "container that the engine runs in" if limited else "host"
 
 
 def capacity_of(cpus: float, memory: int) -> Capacity:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -213,7 +212,8 @@ def engine(cpus: float = 4, memory: int = 1000 * MIB) -> EngineInfo:
         (Limits(1.5, 500 * MIB), {}, Capacity(1.5, 475 * MIB)),
         (Limits(64, 2**62), {}, Capacity(4, 950 * MIB)),
         (Limits(), {"cpus": 2.5, "memory": 1000 * MIB}, Capacity(2.5, 1000 * MIB)),
-        (Limits(1.5, 500 * MIB), {"cpus": 1.5, "memory": 500 * MIB}, Capacity(1.5, 500 * MIB)),
+        # Whoever says so knows better than we what a limit around this process means.
+        (Limits(1.5, 500 * MIB), {"memory": 800 * MIB}, Capacity(1.5, 800 * MIB)),
     ],
 )
 def test_capacity_is_what_engine_surroundings_and_user_leave(
@@ -222,31 +222,10 @@ def test_capacity_is_what_engine_surroundings_and_user_leave(
     assert capacity(engine(), around, **given) == expected  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("around", "given", "told"),
-    [
-        (Limits(), {"cpus": 4.5}, "--infranoise-host-cpus: 4.5 is more than the 4 CPUs of the host"),
-        (
-            Limits(),
-            {"memory": 1001 * MIB},
-            "--infranoise-host-memory: 1001 MiB is more than the 1000 MiB of the host",
-        ),
-        (
-            Limits(1.5, 500 * MIB),
-            {"cpus": 2},
-            "--infranoise-host-cpus: 2 is more than the 1.5 CPUs of the container that the engine runs in",
-        ),
-        (
-            Limits(1.5, 500 * MIB),
-            {"memory": 501 * MIB},
-            "--infranoise-host-memory: 501 MiB is more than the 500 MiB of the container that the engine runs in",
-        ),
-        (Limits(64, 2**62), {"cpus": 5}, "--infranoise-host-cpus: 5 is more than the 4 CPUs of the host"),
-    ],
-)
-def test_nobody_can_give_more_than_there_is(around: Limits, given: dict[str, float], told: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
-        capacity(engine(), around, **given)  # type: ignore[arg-type]
+@pytest.mark.parametrize("given", [{"cpus": 4.5}, {"memory": 1001 * MIB}])
+def test_nobody_can_give_more_than_the_host_has(given: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"--infranoise-host-(cpus|memory): .* is more than the "):
+        capacity(engine(), **given)  # type: ignore[arg-type]
 
 
 def test_ceilings_are_reserved_on_demand_and_without_one_the_whole_host(ledger: Ledger) -> None:

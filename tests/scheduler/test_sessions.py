@@ -273,7 +273,7 @@ def test_more_than_the_host_has_is_one_clear_error(
     result = pytester.runpytest_subprocess("suite", "--infranoise-host-memory=900T", *workers)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --infranoise-host-memory: *is more than the * of the *"])
+    result.stderr.fnmatch_lines(["ERROR: --infranoise-host-memory: *is more than the * of the host"])
 
 
 def test_sessions_side_by_side_share_the_host_and_both_end(pytester: pytest.Pytester, suite: Path) -> None:
