@@ -35,6 +35,6 @@ def check_nothing_left(directory: Path) -> None:
     client = docker.from_env()
     for run_dir in directory.glob(".infranoise/runs/*"):
         label: dict[str, str | list[str] | bool] = {"label": f"infranoise.run={run_dir.name}"}
-        assert client.containers.list(all=True, filters=label) == []
+        assert client.containers.list(all=True, filters=label, ignore_removed=True) == []
         assert client.networks.list(filters=label) == []
     client.close()

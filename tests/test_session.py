@@ -204,7 +204,11 @@ def wait_for_trial(pytester: pytest.Pytester, session: subprocess.Popen[bytes], 
 def docker_containers(run: str) -> list[str]:
     client = docker.from_env()
     try:
-        return [one.id for one in client.containers.list(filters={"label": f"infranoise.run={run}"}) if one.id]
+        return [
+            one.id
+            for one in client.containers.list(filters={"label": f"infranoise.run={run}"}, ignore_removed=True)
+            if one.id
+        ]
     finally:
         client.close()
 
