@@ -283,6 +283,24 @@ def test_an_engine_that_is_gone_stops_the_run(pytester: pytest.Pytester, suite: 
     assert "the run was stopped: the engine is gone and did not come back within" in text
 
 
+def make_trial(suite: Path, kind: str) -> None:
+    if kind == "task":
+        make_task(suite, "job")
+    else:
+        (suite / "test_job.py").write_text(FUNCTION, "utf-8")
+
+
+@contextlib.contextmanager
+def nothing_left_for_others() -> Iterator[Ledger]:
+    """Hold all of the host's memory, as another session may."""
+    with closing(DockerBackend("test")) as backend:
+        engine = backend.info()
+    ledger, limit = Ledger(engine.id), capacity(engine)
+    whole = Allocation(0.1, None, limit.memory, None)
+    with closing(ledger.register("other", "main")) as other, other.reserve(whole, limit):
+        yield ledger
+
+
 @pytest.mark.engine
 @pytest.mark.parametrize("kind", ["task", "function"])
 def test_a_trial_that_waits_for_its_floor_when_the_run_is_stopped_does_not_start(
@@ -290,18 +308,8 @@ def test_a_trial_that_waits_for_its_floor_when_the_run_is_stopped_does_not_start
 ) -> None:
     """Its container would be the next thing to go wrong, and the wait may be for hours."""
     monkeypatch.setenv("INFRANOISE_STATE_DIR", str(pytester.path / "state"))
-    if kind == "task":
-        make_task(suite, "job")
-    else:
-        (suite / "test_job.py").write_text(FUNCTION, "utf-8")
-    with closing(DockerBackend("test")) as backend:
-        engine = backend.info()
-    ledger, limit = Ledger(engine.id), capacity(engine)
-    with (
-        closing(ledger.register("other", "main")) as other,
-        other.reserve(Allocation(0.1, None, limit.memory, None), limit),
-        (pytester.path / "output.txt").open("wb") as output,
-    ):
+    make_trial(suite, kind)
+    with nothing_left_for_others() as ledger, (pytester.path / "output.txt").open("wb") as output:
         command = [sys.executable, "-m", "pytest", "suite", "--resource-config=1x", "--infranoise-samples=2"]
         session = subprocess.Popen(command, cwd=pytester.path, stdout=output, stderr=subprocess.STDOUT)
         while not [path for path in ledger.owners.glob("*--main.json") if not path.name.startswith("other")]:
@@ -339,18 +347,9 @@ def test_a_trial_that_waits_for_its_floor_when_the_session_ends_at_a_failure_doe
     pytester: pytest.Pytester, suite: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setenv("INFRANOISE_STATE_DIR", str(pytester.path / "state"))
-    if kind == "task":
-        make_task(suite, "job")
-    else:
-        (suite / "test_job.py").write_text(FUNCTION, "utf-8")
+    make_trial(suite, kind)
     pytester.makepyfile(test_late=FAILS_LATE)
-    with closing(DockerBackend("test")) as backend:
-        engine = backend.info()
-    ledger, limit = Ledger(engine.id), capacity(engine)
-    with (
-        closing(ledger.register("other", "main")) as other,
-        other.reserve(Allocation(0.1, None, limit.memory, None), limit),
-    ):
+    with nothing_left_for_others():
         result = pytester.runpytest_subprocess(
             "test_late.py", "suite", "--resource-config=1x", "--infranoise-samples=2", "-x", "-n2", timeout=300
         )
