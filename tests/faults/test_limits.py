@@ -13,7 +13,9 @@ from tests.trials.lab import Lab
 pytestmark = pytest.mark.engine
 INJECT = Injections()
 
-MANY = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sleep 20 & done"
+# More than the runtime itself needs for a moment to start a command: on a busy machine its threads are up to ten.
+PIDS = 32
+MANY = "for i in $(seq 40); do sleep 20 & done"
 FILL = "head -c 200M /dev/zero >/dev/shm/full"
 FILL_DEV = "head -c 200M /dev/zero >/dev/full-of-it"
 
@@ -21,9 +23,9 @@ FILL_DEV = "head -c 200M /dev/zero >/dev/full-of-it"
 SWEEP = """exec perl -e 'sub all { grep { $_ > 1 && $_ != $$ } map { /(\\d+)$/ } glob "/proc/[0-9]*" }
 kill 9, all(); select undef, undef, undef, 0.02 while 1 < (my @left = all())'"""
 
-INJECT["pids"] = lambda lab: lab.do(f"{MANY}; {SOLVE}; exit 0", pids=8)
-INJECT["pids-solved"] = lambda lab: lab.do(f"{SOLVE}; ({MANY}); {SWEEP}", pids=8)
-INJECT["pids-verifier"] = lambda lab: lab.do(SOLVE, lab.task(verify=f"{MANY}\n{VERIFY}"), pids=8)
+INJECT["pids"] = lambda lab: lab.do(f"{MANY}; {SOLVE}; exit 0", pids=PIDS)
+INJECT["pids-solved"] = lambda lab: lab.do(f"{SOLVE}; ({MANY}); {SWEEP}", pids=PIDS)
+INJECT["pids-verifier"] = lambda lab: lab.do(SOLVE, lab.task(verify=f"{MANY}\n{VERIFY}"), pids=PIDS)
 INJECT["full-shm"] = lambda lab: lab.do(f"{FILL}; exit 0", memory=256)
 INJECT["full-shm-solved"] = lambda lab: lab.do(f"{FILL}; {SOLVE}", memory=256)
 INJECT["full-shm-verifier"] = lambda lab: lab.do(SOLVE, lab.task(verify=f"{FILL} || exit\n{VERIFY}"), memory=256)
