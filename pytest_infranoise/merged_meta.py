@@ -211,7 +211,8 @@ def _uneven_shards(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if match is not None and int(match[2]) > 1:
             wholes.setdefault((int(entry["slot"]), int(match[2])), []).append(entry)
     for shards in wholes.values():
-        samples = {str(entry["shard"]): entry.get("samples") for entry in shards}
+        # Runs that were merged before may not say it.
+        samples = {str(entry["shard"]): entry["samples"] for entry in shards if entry.get("samples")}
         if len(set(samples.values())) > 1:
             told = ", ".join(f"{number} of shard {shard}" for shard, number in sorted(samples.items()))
             yield f"incomplete: the shards were made for different numbers of samples ({told})"

@@ -116,6 +116,7 @@ def test_a_shard_that_is_not_there_is_named(tmp_path: Path) -> None:
     ("more", "notes"),
     [
         ({}, []),
+        ({"samples": None}, []),
         (
             {"samples": 5},
             ["incomplete: the shards were made for different numbers of samples (3 of shard 1/2, 5 of"],
